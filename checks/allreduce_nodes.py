@@ -1,8 +1,8 @@
 """What all nodes of `netdoctor allreduce` say together: who is there, who reaches whom, and whether all run the same.
 
 It names a node that is missing, late or unreachable, whose path drops large packets, that loses packets or is slower than all
-others, whose versions or NCCL variables differ, and whose rank died or stopped.  A look at one node alone meets no other node,
-and leaves this check out unless it is asked for.
+others, whose versions or NCCL variables differ, whose GPUs are in another NVLink partition, and whose rank died or stopped.  A
+look at one node alone meets no other node, and leaves this check out unless it is asked for.
 """
 
 from __future__ import annotations
@@ -276,8 +276,16 @@ def _differing(cluster: Cluster) -> Iterator[Fault]:
             yield from _each(cluster, finding, nodes, one.title)
 
 
+def _fabrics(cluster: Cluster) -> Iterator[Fault]:
+    """GPUs that NVLink joins within a rack, and those of other nodes that it does not."""
+    for one in cluster.fabrics():
+        for finding, nodes in one.faults(cluster.name):
+            yield from _each(cluster, finding, nodes, finding.subject)
+
+
 RULES = (
     _tried,
+    _fabrics,
     _mtus,
     _shared_addresses,
     _lossy,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from netdoctor.api import (
     FROM_JOB,
     Baseline,
+    Environ,
     Fabric,
     Finding,
     Fix,
@@ -70,6 +71,7 @@ def gpu_fabric(
     load: GpuLoad,
     baseline: Baseline,
     job: Intent,
+    environ: Environ,
     vantage: Vantage,
 ) -> Iterator[Finding]:
     if (nothing := expectation.without_gpus(pci, gpus)) is not None:
@@ -86,7 +88,7 @@ def gpu_fabric(
     yield from _registered(own, vantage)
     yield from _peers(own, state, gpus, pci)
     yield from _rising(own, load, gpus, vantage)
-    if (found := _imex(own, fabric, vantage)) is not None:
+    if (found := _imex(own, fabric, environ, vantage)) is not None:
         yield between_nodes(found, job)
     if (found := _nvls(pci, gpus, baseline)) is not None:
         yield found
@@ -220,7 +222,7 @@ def _rising(own: tuple[GpuState, ...], load: GpuLoad, gpus: Gpus, vantage: Vanta
         yield ok("no NVLink had many errors while the all-reduce ran", subject=LINKS)
 
 
-def _imex(own: tuple[GpuState, ...], fabric: Fabric, vantage: Vantage) -> Finding | None:
+def _imex(own: tuple[GpuState, ...], fabric: Fabric, environ: Environ, vantage: Vantage) -> Finding | None:
     """A fabric beyond the node (NVL72) is used by way of an IMEX channel, in the job's own /dev (NCCL src/mnnvl.cc)."""
     beyond = [
         g for g in own if not isinstance(g.fabric, Unavailable) and g.fabric.state == 3 and set(g.fabric.cluster) != {"0"}
@@ -233,6 +235,15 @@ def _imex(own: tuple[GpuState, ...], fabric: Fabric, vantage: Vantage) -> Findin
         return unknown(f"IMEX channels could not be read: {fabric.channels}", subject=IMEX)
     if fabric.channels:
         return ok("an IMEX channel opens: NVLink reaches the other nodes of its clique", subject=IMEX)
+    # src/mnnvl.cc asks for a fabric handle where NCCL_MNNVL_ENABLE is not 0 and cuMem is on; without one it stops.
+    for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE"):
+        value = environ.get(name)
+        if isinstance(value, Unavailable):
+            return unknown(
+                f"no IMEX channel opens here, and whether NCCL asks for one could not be read: {value}", subject=IMEX
+            )
+        if value and vantage.job_environment and value.strip() == "0":  # a word is the default since 2.32
+            return skip(f"no IMEX channel opens here, and {name}={value} lets NCCL ask for none", subject=IMEX)
     inside = "give the container an IMEX channel (ComputeDomain of the DRA driver, --device)"
     return fail(
         "the GPUs are in an NVLink fabric with other nodes, and no IMEX channel opens here",

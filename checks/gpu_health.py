@@ -2,7 +2,8 @@
 
 NVML tells ECC errors, remapped rows, retired pages, what lowers the clocks, and whether the driver wants a reset; the
 kernel's log has its errors (Xid, SXid) since boot, by NVIDIA's catalogue.  Power limit, ECC, modes and BAR1 are those of the
-node's other GPUs of that model, and so are the clocks while the all-reduce runs.
+node's other GPUs of that model, and so are the clocks while the all-reduce runs.  A power limit below the board's own default
+is named where the site does not say what it wants (expected.gpu_power_limit_w, which hardware.site judges).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from netdoctor.api import (
     POWER_BRAKE,
     SW_THERMAL,
     Action,
+    Expected,
     Finding,
     Fix,
     GpuHealth,
@@ -27,6 +29,7 @@ from netdoctor.api import (
     Kind,
     Loss,
     Pci,
+    Status,
     Unavailable,
     Vantage,
     check,
@@ -39,7 +42,7 @@ from netdoctor.api import (
     unknown,
 )
 
-SUBJECT, LOG, LOAD = "GPUs", "kernel log", "GPUs under load"
+SUBJECT, LOG, LOAD, POWER = "GPUs", "kernel log", "GPUs under load", "power limit"
 MOST_PAGES = 60  # retired pages: NVIDIA replaces the board (Dynamic Page Retirement, RMA Policy)
 LEAST_BAR1 = 64 << 20  # bytes that are free: 16 channels of NCCL's buffers of 4 MiB (NCCL_BUFFSIZE)
 # nvml.h, nvmlClocksEventReasonHwSlowdown: "reducing the core clocks by a factor of 2 or more"
@@ -111,7 +114,9 @@ Wrong = tuple[str, str, Loss]  # cause, words, what it takes
 
 
 @check(id="gpu.health", title="The GPUs have no errors, and nothing lowers their clocks", cause=ERROR)
-def gpu_health(pci: Pci, gpus: Gpus, state: GpuHealth, load: GpuLoad, log: KernelLog, vantage: Vantage) -> Iterator[Finding]:
+def gpu_health(
+    pci: Pci, gpus: Gpus, state: GpuHealth, load: GpuLoad, log: KernelLog, vantage: Vantage, expected: Expected
+) -> Iterator[Finding]:
     if (nothing := expectation.without_gpus(pci, gpus)) is not None:
         yield nothing
         return
@@ -124,8 +129,13 @@ def gpu_health(pci: Pci, gpus: Gpus, state: GpuHealth, load: GpuLoad, log: Kerne
         return
     place = expectation.place(vantage)
     yield from _now(own, place)
+    alike = list[Finding]()
     if len(own) > 1:
-        yield from expectation.findings(expectation.health(own), expectation.About("like GPUs", len(own), True, place))
+        alike += expectation.findings(expectation.health(own), expectation.About("like GPUs", len(own), True, place))
+    yield from alike
+    if not expected.gpu_power_limit_w:
+        named = {one.subject for one in alike if one.status is Status.FAIL and one.cause == SLOW}
+        yield from _capped([gpu for gpu in own if gpu.place not in named], len(own))
     yield from _under_load(own, load, place)
     yield from _reported(log, own, pci, vantage)
 
@@ -173,6 +183,33 @@ def _lowered(bits: list[int]) -> Iterator[Wrong]:
         if bit != HW_SLOWDOWN or bits == [HW_SLOWDOWN]:  # which is there beside each of the others
             words, loss = LOWERED[bit]
             yield SLOW, f"its clocks are lowered by {words}", loss
+
+
+def _capped(own: Iterable[GpuState], number: int) -> Iterator[Finding]:
+    """Below what the board boots with, which the others of the node do not show where all are: the site's choice, or what
+    somebody forgot.  A cap costs the computation first, and the clocks that it lowers NVML calls no slowdown (nvml.h,
+    nvmlClocksEventReasonSwPowerCap)."""
+    below, lost = dict[tuple[int, int], int](), None
+    for gpu in own:
+        limit, default = gpu.power_limit, gpu.power_default
+        if isinstance(limit, int) and isinstance(default, int):
+            if limit < default:
+                below[limit, default] = below.get((limit, default), 0) + 1
+        elif isinstance(default, Unavailable) and default.kind not in (Kind.UNSUPPORTED, Kind.NOT_READ):
+            lost = default
+    if below:
+        texts = [
+            f"{some} of {number} at {now / 1000:g} W, the boards' default is {was / 1000:g} W"
+            for (now, was), some in below.items()
+        ]
+        yield unknown(
+            f"the GPUs' power is limited: {'; '.join(texts)}: the choice of this site, or a limit that somebody left",
+            subject=POWER,
+            how="nvidia-smi -q -d POWER; state expected.gpu_power_limit_w in the configuration (netdoctor expect writes it)",
+            sources=["device"],
+        )
+    elif lost is not None:
+        yield unknown(f"the power limit that the boards have by default could not be read: {lost}", subject=POWER)
 
 
 def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding]:

@@ -1,17 +1,34 @@
-"""The node is the one that the site's configuration describes: GPUs, models, places, NVLinks, driver, firmware, MTU."""
+"""The node is the one that the site's configuration describes: GPUs, models, places, NVLinks, power, driver, firmware, MTU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from netdoctor.api import Expected, Finding, Gpus, Net, Pci, Rdma, Vantage, check, expectation, inventory, layers, skip, unknown
+from netdoctor.api import (
+    Expected,
+    Finding,
+    GpuHealth,
+    Gpus,
+    Net,
+    Pci,
+    Rdma,
+    Vantage,
+    check,
+    expectation,
+    inventory,
+    layers,
+    skip,
+    unknown,
+)
 
 ABOUT = "parts"
 
 
 @check(id="hardware.site", title="The node is as the site's configuration describes it", cause="inventory")
-def site(expected: Expected, pci: Pci, gpus: Gpus, rdma: Rdma, net: Net, vantage: Vantage) -> Iterator[Finding]:
-    here = inventory({type(fact): fact for fact in (pci, gpus, rdma, net)})
+def site(
+    expected: Expected, pci: Pci, gpus: Gpus, state: GpuHealth, rdma: Rdma, net: Net, vantage: Vantage
+) -> Iterator[Finding]:
+    here = inventory({type(fact): fact for fact in (pci, gpus, state, rdma, net)})
     comparison = expectation.by_site(expected, here, share=layers.may_share(vantage))
     if comparison.unread is not None:
         yield unknown(f"what the site expects could not be read: {comparison.unread}")

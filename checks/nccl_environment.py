@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,10 +10,12 @@ from netdoctor.api import (
     FROM_JOB,
     Environ,
     Finding,
+    Fix,
     Gpus,
     Intent,
     Kind,
     Libraries,
+    Loss,
     Net,
     Pci,
     Rdma,
@@ -21,13 +24,19 @@ from netdoctor.api import (
     Vantage,
     between_nodes,
     check,
+    fail,
+    missing,
     nccl_environment,
+    node_variables,
     ok,
     unknown,
     without_p2p,
 )
 
 BETWEEN = frozenset({"transport_fallback_tcp", "gdr_disabled"})  # what is lost of the way to other nodes
+HOW_RIGHTS = "as root: stat, of it and of each folder above it"
+NOBODY = 65534  # DEFAULT_OVERFLOWUID (include/linux/highuid.h): whose it is could not be told, on NFS without a map of ids
+EXPOSED = Loss(None, "who writes it chooses what each job that reads it loads")
 HOW = f"{FROM_JOB}; netdoctor env --file JOBSCRIPT judges a script"
 
 
@@ -43,8 +52,9 @@ def environment(
     known = nccl_environment.known_of(libraries, net, rdma, job)
     if not vantage.job_network:
         known = replace(known, links=Unavailable(Kind.NOT_READ, vantage.network_elsewhere))
-    found = [*nccl_environment.judge_job(environ, known, job), *_topology(environ, gpus)]
+    found = [*nccl_environment.judge_job(environ, known, job), *_topology(environ, gpus), *_devices(environ, rdma, gpus, job)]
     yield from (_weighed(one, gpus, pci, job) for one in found if one.status is not Status.PASS)
+    yield from _open_to_others(replace(environ, conf_files=tuple(nccl_environment.conf_files(environ, known))), vantage)
     if not vantage.job_environment:
         yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)
         return
@@ -59,6 +69,44 @@ def environment(
         yield ok(nccl_environment.NOTHING_SET)
 
 
+def _open_to_others(environ: Environ, vantage: Vantage) -> Iterator[Finding]:
+    """A conf file of the node's, or one that root's job reads, that somebody else may write.
+
+    setEnvFile of src/misc/param.cc sets any variable that is not set, and src/plugin/plugin_open.cc loads the library that
+    NCCL_NET_PLUGIN or NCCL_ENV_PLUGIN names.  A container is one user's, and its ids are not the machine's.
+    """
+    if vantage.runtime or vantage.root_is_root is False:
+        return
+    where = missing(vantage.runtime, vantage.root_is_root)
+    for file in environ.conf_files:
+        if isinstance(file.entries, Unavailable) or not (file.of_node or vantage.euid == 0):
+            continue
+        rights = file.rights
+        if isinstance(rights, Unavailable):
+            yield unknown(f"{file.path}: who may write it could not be read: {rights}", subject=file.path, how=HOW_RIGHTS)
+            continue
+        everybody = bool(rights.mode & 0o002)
+        if not everybody and rights.uid in (0, vantage.euid, NOBODY):
+            continue
+        who = f"everybody may write it (mode {rights.mode:04o})" if everybody else f"it belongs to uid {rights.uid}"
+        path = shlex.quote(file.path)
+        if where is not None:
+            yield unknown(f"{file.path}: {who}; whether that is somebody else is not known: {where}", subject=file.path)
+            continue
+        yield fail(
+            f"{file.path}: {who}, and NCCL sets and loads what it says, in "
+            + ("every job of this node" if file.of_node else "this job of root's"),
+            subject=file.path,
+            expected="a file of root's that nobody else may write",
+            why="whoever writes it has code run as each user whose job reads it: NCCL_NET_PLUGIN names a library",
+            fix=Fix("read what it says, then make it root's alone", (f"chown root:root {path}", f"chmod 644 {path}")),
+            loss=EXPOSED,
+            rule="open-to-others",
+            uid=rights.uid,
+            mode=f"{rights.mode:04o}",
+        )
+
+
 def _topology(environ: Environ, gpus: Gpus) -> Iterator[Finding]:
     """A topology file that lacks GPUs of this node, a file of graphs that has more than there are."""
     beyond = [number for number in environ.graph if number >= len(gpus.all or ())]
@@ -67,6 +115,16 @@ def _topology(environ: Environ, gpus: Gpus) -> Iterator[Finding]:
     strange = sorted({gpu.pci for gpu in gpus.all or () if isinstance(gpu.pci, str)} - {*environ.topology})
     if environ.topology and strange and environ.nccl:
         yield nccl_environment.other_machine(environ.nccl["NCCL_TOPO_FILE"], len(environ.topology), strange)
+
+
+def _devices(environ: Environ, rdma: Rdma, gpus: Gpus, job: Intent) -> Iterator[Finding]:
+    """Devices that a list leaves out by chance, and a protocol that is not for these GPUs."""
+    settings = environ.nccl or {}
+    hcas, protocols = settings.get("NCCL_IB_HCA"), settings.get("NCCL_PROTO")
+    if hcas is not None and (found := node_variables.left_out(hcas, rdma)) is not None:
+        yield between_nodes(found, job)
+    if protocols is not None and (found := node_variables.forced_ll128(protocols, gpus)) is not None:
+        yield found
 
 
 def _weighed(found: Finding, gpus: Gpus, pci: Pci, job: Intent) -> Finding:

@@ -30,7 +30,7 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
-from netdoctor.facts.kernel_log import Action, KernelLog
+from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
@@ -58,6 +58,7 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
+from netdoctor.facts.system import Room, System
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
@@ -74,6 +75,7 @@ from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
 from netdoctor.nccl.turns import Nccl
 from netdoctor.nccl.used_version import job_torch, loader_rules_say, used_nccl
+from netdoctor.variables import hardware_rules as node_variables
 from netdoctor.variables import judge as nccl_environment
 
 # What to do where evidence is not the job's own.
@@ -250,6 +252,7 @@ __all__ = [
     "Rdma",
     "RdmaDevice",
     "RdmaPort",
+    "Room",
     "Route",
     "Run",
     "Said",
@@ -260,9 +263,12 @@ __all__ = [
     "State",
     "Status",
     "Step",
+    "System",
+    "SystemEvent",
     "Told",
     "Torch",
     "TorchFacts",
+    "Trouble",
     "Unavailable",
     "Usable",
     "Uverbs",
@@ -305,6 +311,7 @@ __all__ = [
     "nccl_param",
     "nccl_ports",
     "net_plugin",
+    "node_variables",
     "ok",
     "others",
     "out_of_memory",

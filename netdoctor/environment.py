@@ -221,7 +221,7 @@ _SETTINGS: Final = (
     *_rows("vllm", Role.SETTING, "VLLM_NCCL_SO_PATH VLLM_HOST_IP"),
 )
 _PLACES: Final = (
-    *_rows("system", Role.PLACE, "HOME USER LOGNAME PATH XDG_RUNTIME_DIR"),
+    *_rows("system", Role.PLACE, "HOME USER LOGNAME PATH TMPDIR XDG_RUNTIME_DIR"),
     *_rows("python", Role.PLACE, "PYTHONPATH PYTHONSAFEPATH PYTHONNOUSERSITE VIRTUAL_ENV CONDA_PREFIX"),
     *_rows("containers", Role.PLACE, "container APPTAINER_CONTAINER APPTAINER_NAME SINGULARITY_CONTAINER SINGULARITY_NAME"),
     # "Environment and Metadata" of apptainer's user guide: APPTAINERENV_NAME is NAME within the container.

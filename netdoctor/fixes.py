@@ -16,7 +16,7 @@ from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Fix
 from netdoctor.nccl.gpudirect import Mechanisms, NoGdr
-from netdoctor.nccl.rdma_access import Step
+from netdoctor.nccl.rdma_access import CGROUP, Step
 
 # Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table); two are not.
 _NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
@@ -145,6 +145,13 @@ def fix_rdma_device(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
         return Fix(words, () if inside else (again, "udevadm trigger"))
     if step is Step.NO_UVERBS:
         return fix_module("ib_uverbs")
+    if step is Step.CONTEXT and device.provider and device.provider.error == CGROUP:
+        at = "/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)"
+        return Fix(
+            "raise the rdma limit of the job's cgroup: each rank takes a handle of each device, and hundreds of objects",
+            (f"grep . {at}/rdma.max {at}/rdma.current   # and of the cgroups above it",),
+            ("echo 'DEVICE hca_handle=max hca_object=max' > …/rdma.max   # by whoever makes the job's cgroup",),
+        )
     if step in (Step.NO_LIBRARY, Step.NO_PROVIDER, Step.CONTEXT):
         return Fix(
             "install rdma-core's libraries where the job runs (in its image)",

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.causes.cost import MIGHT, STOPS, sockets
-from netdoctor.model import Loss, Severity
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A reason why distributed jobs are slow or hang."""
-
-    name: str
-    title: str
-    loss: Loss  # where the finding itself does not say more
-    costs: str  # what it costs, in words
-    look: tuple[str, ...] = ()  # checks (ids) that look at it on a machine
-    references: tuple[str, ...] = ()  # public sources: NCCL source files, kernel documentation
-
-    @property
-    def severity(self) -> Severity:
-        return self.loss.severity
-
+from netdoctor.causes.cause import Cause as Cause
+from netdoctor.causes.cost import MIGHT, SOMETIMES, STOPS, sockets
 
 _TCP: Final = sockets(None)
 
@@ -286,6 +268,22 @@ _ROWS: Final = (
         "everybody waits for the slowest GPU",
         ("gpu.health",),
         ("NVIDIA NVML API reference, nvmlClocksEventReasons", "NVIDIA nvidia-smi(1), Clocks Event Reasons"),
+    ),
+    Cause(
+        "node_error",
+        "The node's kernel or memory has an error that a reboot or a repair ends",
+        SOMETIMES,
+        "processes die or hang in the kernel; a node that had one such error has more of them",
+        ("node.system",),
+        ("Linux Documentation: admin-guide/tainted-kernels.rst, ABI/testing/sysfs-devices-edac, PCI/pcieaer-howto.rst",),
+    ),
+    Cause(
+        "node_storage",
+        "A file system that the job writes to is full, read-only or dead",
+        STOPS,
+        "`No space left on device`, `Read-only file system`, `Input/output error`: at start, or at the first checkpoint",
+        ("node.system",),
+        ("Python Lib/tempfile.py, _candidate_tempdir_list", "Linux Documentation/filesystems/ext4/super.rst, errors="),
     ),
     Cause(
         "odd_one_out",

@@ -133,8 +133,11 @@ def write(path: str, text: str, *, snapshot: bool = False, metrics: bool = False
 
     try:
         mode = output.SNAPSHOT_MODE if snapshot else output.METRICS_MODE if metrics else output.REPORT_MODE
-        how = functools.partial(output.write, mode=mode, exact=metrics)
-        far.call(how, path, text, path=_place(path), limit=WRITING)
+        written = functools.partial(output.write, path, text, mode=mode, exact=metrics)
+        if output.descriptor(path) is None:
+            far.call(written, path=_place(path), limit=WRITING, writes=True)
+        else:  # of this process: a child has none of them
+            written()
     except (output.OutputError, far.HungError) as error:
         print(f"netdoctor: {clean(str(getattr(error, 'strerror', None) or error))}", file=sys.stderr)
         return BROKEN

@@ -13,7 +13,7 @@ from netdoctor.facts.past import FILE, FOLDER, added
 from netdoctor.host.live import LiveHost
 from netdoctor.host.trust import ROOT, trusted_by
 from netdoctor.model import Health, Report, Status, Unavailable
-from netdoctor.process import files
+from netdoctor.process import far, files
 
 
 def keep(work: engine.Work, report: Report, file: str = FILE, folder: str = FOLDER) -> bool:
@@ -31,7 +31,7 @@ def keep(work: engine.Work, report: Report, file: str = FILE, folder: str = FOLD
     run = registry.of(work.facts, "Baseline").run
     entry = entry_of(day, None if isinstance(run, Unavailable) else run, inventory(work.facts))
     try:
-        files.write(file, added(before if isinstance(before, str) else "", past.who, entry))
-    except files.OutputError:
+        far.call(files.write, file, added(before if isinstance(before, str) else "", past.who, entry), path=file, writes=True)
+    except (files.OutputError, OSError):
         return False
     return True

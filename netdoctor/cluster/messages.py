@@ -188,7 +188,13 @@ def read_ready(data: Mapping[str, Any]) -> Ready:
         line(data.get("cannot")),
         read_traits(data.get("traits")),
         Caller.NCCL if data.get("via") == Caller.NCCL.value else Caller.TORCH,
+        _fabric(data.get("fabric")),
     )
+
+
+def _fabric(data: object) -> str:
+    """As `cluster.fabric.beyond` says it; "" where it is anything else."""
+    return data if isinstance(data, str) and re.fullmatch(r"none|[0-9a-f]{32}/[0-9]{1,10}", data) else ""
 
 
 def read_meeting(message: Mapping[str, Any]) -> dict[str, Any]:

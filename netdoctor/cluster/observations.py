@@ -13,7 +13,7 @@ from netdoctor.model import Word
 
 # The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
 if TYPE_CHECKING:
-    from netdoctor.compare import mtu, versions
+    from netdoctor.compare import fabrics, mtu, versions
     from netdoctor.compare.addresses import Shared
 
 
@@ -129,6 +129,7 @@ class Ready:
     cannot: str = ""  # why it can run nothing
     traits: Traits = field(default_factory=Traits)
     via: Caller = Caller.TORCH
+    fabric: str = ""  # of NVLink that its GPUs share with other nodes: `cluster.fabric.beyond`
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,12 @@ class Cluster(Fact):
 
         alike = (versions.Alike(one.traits, (node,)) for node, one in sorted(self.ready.items()))
         return sorted(versions.differences(alike), key=lambda one: str(one.trait))
+
+    def fabrics(self) -> list[fabrics.Divided[int]]:
+        """NVLink fabrics that divide the nodes."""
+        from netdoctor.compare import fabrics
+
+        return list(fabrics.divided((node, one.fabric) for node, one in sorted(self.ready.items()) if one.fabric))
 
     def mtus(self) -> list[mtu.Difference[int]]:
         """Networks of the meeting on which nodes have different MTUs; of interfaces of one name `differences` tells."""

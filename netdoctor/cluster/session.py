@@ -19,6 +19,7 @@ from netdoctor.cluster import combine, messages, network
 from netdoctor.cluster.connectivity import control_of
 from netdoctor.cluster.control import told
 from netdoctor.cluster.endpoints import endpoints_data
+from netdoctor.cluster.fabric import beyond
 from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes
 from netdoctor.cluster.secret import Secret
@@ -160,6 +161,7 @@ class ClusterSession:
         """What this node can run, or why it cannot."""
         own = traits(inventory(facts), __version__, is_default)
         ready: dict[str, Any] = {"ranks": 0, "backend": "", "traits": messages.trait_data(own)}
+        ready["fabric"] = beyond(of(facts, "GpuHealth"))
         if session is None:
             return {**ready, "cannot": "no Python of the job was found"}
         answered = session.facts(time.monotonic() + self.member.limits["ready"] - 10.0)

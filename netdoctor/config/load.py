@@ -55,6 +55,7 @@ class Expect:
     gpu_model: str | None = None
     gpu_addresses: tuple[str, ...] | None = None
     nvlinks: int | None = None
+    gpu_power_limit_w: float | None = None
     hca_addresses: tuple[str, ...] | None = None
     hca_firmware: tuple[str, ...] | None = None
     driver: str | None = None

@@ -35,6 +35,7 @@ def describe(inventory: Mapping[str, Any], runs: Iterable[Run] = (), without: Co
         out["gpus"] = len(gpus)
         out |= _one("gpu_model", (gpu.get("name") for gpu in gpus))
         out |= _one("nvlinks", (gpu.get("nvlinks_up") for gpu in gpus))
+        out |= _one("gpu_power_limit_w", (gpu.get("power_limit_w") for gpu in gpus))
     if nics is not None:
         out["hcas"] = _alike(nics)
         out |= _rate(nics)

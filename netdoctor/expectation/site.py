@@ -9,7 +9,10 @@ from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity,
 from netdoctor.facts.job import Expected
 from netdoctor.model import NODE, Kind, Unavailable, missing, unavailable_in
 
-KEYS: Final = ("gpus", "gpu_model", "gpu_addresses", "nvlinks", "hca_addresses", "hca_firmware", "driver", "mtu")
+KEYS: Final = (
+    *("gpus", "gpu_model", "gpu_addresses", "nvlinks", "gpu_power_limit_w"),
+    *("hca_addresses", "hca_firmware", "driver", "mtu"),
+)
 THERE, MISSING = "there", "missing"
 GPUS: Final = "GPUs"  # the subject of how many there are
 _NO_HCA: Final = Unavailable(Kind.NOT_READ, "no RDMA device is seen from here")
@@ -33,10 +36,15 @@ def comparison(
     gpus, nics, links = (_rows(inventory.get(name)) for name in ("gpus", "nics", "links"))
     has: dict[str, dict[Quantity, Value | None | Unavailable]] = {NODE: {Quantity.DRIVER: _value(inventory.get("driver"))}}
     for one in gpus or ():
-        has[_gpu_name(one)] = {Quantity.MODEL: _value(one.get("name")), Quantity.NVLINKS: _value(one.get("nvlinks_up"))}
+        has[_gpu_name(one)] = {
+            Quantity.MODEL: _value(one.get("name")),
+            Quantity.NVLINKS: _value(one.get("nvlinks_up")),
+            Quantity.POWER: _value(one.get("power_limit_w")),
+        }
     if not gpus:
         lost = None if gpus is not None else _why(inventory.get("gpus"))
-        has[NODE] |= {Quantity.MODEL: "none" if lost is None else lost, Quantity.NVLINKS: 0 if lost is None else lost}
+        has[NODE] |= {Quantity.MODEL: "none" if lost is None else lost}
+        has[NODE] |= dict.fromkeys((Quantity.NVLINKS, Quantity.POWER), 0 if lost is None else lost)
     has |= {_name(one): {Quantity.FIRMWARE: _value(one.get("firmware"))} for one in nics or ()}
     for one in links or ():
         has.setdefault(_name(one), {})[Quantity.MTU] = _value(one.get("mtu"))
@@ -136,6 +144,8 @@ def _of_gpus(expected: Expected, names: list[str]) -> Iterator[tuple[str, Quanti
             yield name, Quantity.MODEL, expected.gpu_model
         if expected.nvlinks:
             yield name, Quantity.NVLINKS, expected.nvlinks
+        if expected.gpu_power_limit_w:
+            yield name, Quantity.POWER, expected.gpu_power_limit_w
 
 
 def _one_of(versions: tuple[str, ...] | Unavailable, nics: list[dict[str, Any]]) -> Iterator[tuple[str, Quantity, Value]]:

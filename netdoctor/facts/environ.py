@@ -10,7 +10,7 @@ from netdoctor.environment import of_job
 from netdoctor.facts.base import Fact
 from netdoctor.facts.job import section
 from netdoctor.facts.launcher import Launcher, detect, in_command
-from netdoctor.host.base import Host, mapping, read
+from netdoctor.host.base import Host, mapping, read, value
 from netdoctor.model import Kind, Unavailable, Word
 
 __all__ = ["ConfFile", "Environ", "Launcher", "Origin", "Setting", "effective", "entries", "probe", "without_value"]
@@ -45,6 +45,14 @@ class ConfRole(Word):
 
 
 @dataclass(frozen=True)
+class Rights:
+    """Who may write a file."""
+
+    uid: int = 0
+    mode: int = 0o644
+
+
+@dataclass(frozen=True)
 class ConfFile:
     """One nccl.conf that NCCL would read."""
 
@@ -52,6 +60,12 @@ class ConfFile:
     entries: tuple[Setting, ...] | Unavailable
     role: ConfRole = ConfRole.SYSTEM
     without_value: tuple[tuple[str, int], ...] = ()  # lines that NCCL passes over: text, line number
+    rights: Rights | Unavailable = Rights()  # of a file that was read
+
+    @property
+    def of_node(self) -> bool:
+        """Whether every job of the node reads it."""
+        return self.role is ConfRole.SYSTEM
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,7 @@ class Environ(Fact):
     @property
     def of_the_node(self) -> Environ:
         """What the node sets for every job, whatever its environment."""
-        files = tuple(file for file in self.conf_files if file.role is ConfRole.SYSTEM)
+        files = tuple(file for file in self.conf_files if file.of_node)
         lost = Unavailable(Kind.NOT_READ, "the environment of the job")
         return Environ({}, effective({}, files), lost, files)
 
@@ -195,7 +209,16 @@ def _conf_file(host: Host, path: str, role: ConfRole) -> ConfFile:
     text = read(host, path)
     if isinstance(text, Unavailable):
         return ConfFile(path, text, role)
-    return ConfFile(path, entries(text, path), role, without_value(text))
+    return ConfFile(path, entries(text, path), role, without_value(text), _rights(mapping(host, f"stat:{path}")))
+
+
+def _rights(stat: Mapping[str, object] | Unavailable) -> Rights | Unavailable:
+    if isinstance(stat, Unavailable):
+        return stat
+    uid, mode = (value(stat.get(name), int, f"its {name}") for name in ("uid", "mode"))
+    if isinstance(uid, Unavailable):
+        return uid
+    return mode if isinstance(mode, Unavailable) else Rights(uid, mode)
 
 
 def _homes(host: Host, variables: Mapping[str, str]) -> tuple[str, ...]:

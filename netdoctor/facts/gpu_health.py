@@ -48,7 +48,7 @@ class GpuState:
     sram_threshold: bool | Unavailable  # so many uncorrectable errors of the SRAM that NVIDIA replaces the board
     recovery: int | Unavailable  # nvmlDeviceGpuRecoveryAction_t, 0: none is needed
     reasons: int | Unavailable  # bits
-    power_limit: int | Unavailable  # mW
+    power_limit: int | Unavailable  # mW, that the driver keeps to, whoever set it
     temperature: int | Unavailable  # °C
     slowdown: int | Unavailable  # °C
     persistence: bool | Unavailable
@@ -57,6 +57,7 @@ class GpuState:
     bar1: tuple[int, int] | Unavailable  # bytes, and those in use
     inforom: bool | Unavailable  # its checksums hold
     fabric: FabricInfo | Unavailable
+    power_default: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML power_default")  # mW, of the board as it boots
 
     @property
     def hot(self) -> bool | Unavailable:
@@ -150,6 +151,7 @@ def _gpu(one: dict[str, Any]) -> GpuState:
         bar1=bar1 if isinstance(bar1, Unavailable) else (bar1[0], bar1[1]),
         inforom=flag("inforom"),
         fabric=_fabric(one.get("fabric") if lost is None else lost),
+        power_default=of("power_default", int),
     )
 
 

@@ -13,6 +13,7 @@ from netdoctor.environment import Of, names_of
 from netdoctor.facts import registry
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpu, Gpus
+from netdoctor.facts.gpu_health import GpuHealth
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -21,12 +22,13 @@ from netdoctor.facts.net import Link, Net
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import RdmaDevice, RdmaPort
 from netdoctor.facts.registry import Facts
-from netdoctor.model import Json, Unavailable, missing, plain
+from netdoctor.model import Json, Kind, Unavailable, missing, plain
 
 T = TypeVar("T")
 
 # Name the process or the run, not the node's set-up: they differ between healthy nodes.
 _OF_THE_RUN: Final = frozenset(names_of(Of.RUN, Of.PROCESS))
+_NO_STATE: Final = Unavailable(Kind.NOT_READ, "the state of this GPU")
 
 
 def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
@@ -41,7 +43,8 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     nccl_variables          {name: value}: in effect, environment and nccl.conf
     sysctls                 {name: text}
     links                   [{name, kind, up, mtu, physical, addresses: ["10.0.0.7/24"], driver, speed_mbps}]
-    gpus                    [{index, name, uuid, pci, numa_node, memory_total, nvlinks_up, nvlinks}]
+    gpus                    [{index, name, uuid, pci, numa_node, memory_total, nvlinks_up, nvlinks,
+                            power_limit_w}]
     nics                    [{name, pci, driver, firmware, numa_node, virtual_function, ports: [{number, state,
                             link_layer, rate_gbps, gids: [{index, kind, value}]}]}]
     pci                     [{address, kind, id, numa_node, root, path, link: {speed, width, max_speed, max_width}}]
@@ -64,7 +67,7 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
         "nccl_variables": _variables(registry.of(have, "Environ")),
         "sysctls": plain(kernel.sysctls),
         "links": _rows(net.links, lambda one: _link(one, net.links or ())),
-        "gpus": _rows(gpus.all, _gpu),
+        "gpus": _rows(gpus.all, lambda one: _gpu(one, registry.of(have, "GpuHealth"))),
         "nics": _rows(registry.of(have, "Rdma").devices, _nic),
         "pci": _rows(pci.devices and tuple(d for d in pci.devices if d.is_gpu or d.rdma), _pci),
     }
@@ -127,12 +130,15 @@ def _link(one: Link, every: Iterable[Link]) -> Json:
     }
 
 
-def _gpu(one: Gpu) -> Json:
+def _gpu(one: Gpu, health: GpuHealth) -> Json:
     links = one.nvlinks
+    states = health.gpus
+    told = states if isinstance(states, Unavailable) else next((s.power_limit for s in states if s.uuid == one.uuid), _NO_STATE)
     return {
         **_columns(one, "index name uuid pci numa_node memory_total"),
         "nvlinks_up": plain(links) if isinstance(links, Unavailable) else sum(links),
         "nvlinks": plain(links) if isinstance(links, Unavailable) else len(links),
+        "power_limit_w": plain(told) if isinstance(told, Unavailable) else round(told / 1000),
     }
 
 

@@ -26,6 +26,7 @@ class Expected(Fact):
     gpu_model: str | None | Unavailable = None
     gpu_addresses: tuple[str, ...] | Unavailable = ()
     nvlinks: int | None | Unavailable = None  # up, of each GPU
+    gpu_power_limit_w: float | None | Unavailable = None  # of each GPU, at least
     hca_addresses: tuple[str, ...] | Unavailable = ()
     hca_firmware: tuple[str, ...] | Unavailable = ()  # each device has one of these
     driver: str | None | Unavailable = None  # NVIDIA's

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver wrote into the kernel's log since boot: errors of GPUs (Xid) and of NVSwitches (SXid).
+"""What the kernel's log has since boot: errors of GPUs (Xid) and of NVSwitches (SXid), and the kernel's own.
 
 ``xids.tsv`` is NVIDIA's own catalogue, without numbers that it calls unused: kind · number (of SXid also "Fatal" and
 "Non-fatal", the word in the line) · what it means · whether it ends the job · what NVIDIA advises first (none, restart, reset,
@@ -22,6 +22,33 @@ from netdoctor.model import Kind, Unavailable, Word
 
 _XID: Final = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{7,16})[^)]*\): (\d{1,5})\b")
 _SXID: Final = re.compile(r"SXid \((?:PCI:)?([0-9A-Fa-f:.]{7,16})\): (\d{1,5}), (Fatal|Non-fatal)")
+
+
+class Trouble(Word):
+    """What the kernel says of itself."""
+
+    HUNG = "hung task"  # name: the task's, with its PID
+    LOCKUP = "soft lockup"  # name: the CPU's number
+    DEAD = "dead file system"  # name: the device's; nothing can be written any more
+    MOUNTED = "mounted file system"  # name: the device's; what was said of it before is over
+    UNRECOVERED = "device not recovered"  # name: PCI address of the port above it
+    RECOVERED = "device recovered"
+
+
+# Words of the newest kernels and of those of the last years; the sources stand at `SYSTEM` of the helper.
+_TROUBLE: Final = (
+    (re.compile(r"INFO: task (.{1,32}:\d{1,10}) blocked for more than \d"), Trouble.HUNG),
+    (re.compile(r"soft lockup - CPU#(\d{1,6}) stuck for"), Trouble.LOCKUP),
+    (re.compile(r"EXT4-fs \(([\w.-]+)\): Remounting filesystem read-only"), Trouble.DEAD),
+    (re.compile(r"XFS \(([\w.-]+)\): .*(?:[Ss]hutting down filesystem|[Ff]ilesystem has been shut down)"), Trouble.DEAD),
+    (re.compile(r"BTRFS.* \(device ([\w.-]+)[^)]*\).*forced readonly"), Trouble.DEAD),
+    (re.compile(r"EXT4-fs \(([\w.-]+)\): (?:re-)?mounted filesystem"), Trouble.MOUNTED),
+    (re.compile(r"XFS \(([\w.-]+)\): Mounting V"), Trouble.MOUNTED),
+    (re.compile(r"BTRFS.* \(device ([\w.-]+)[^)]*\).*first mount of filesystem"), Trouble.MOUNTED),
+    (re.compile(r"([0-9a-f:.]{12,16}): (?:AER: )?device recovery failed"), Trouble.UNRECOVERED),
+    (re.compile(r"([0-9a-f:.]{12,16}): (?:AER: )?device recovery successful"), Trouble.RECOVERED),
+)
+_ENDS: Final = {Trouble.MOUNTED: Trouble.DEAD, Trouble.RECOVERED: Trouble.UNRECOVERED}
 
 
 class Action(Word):
@@ -67,15 +94,26 @@ class XidEvent:
         return f"{'SXid' if self.switch else 'Xid'} {self.number} ({self.meaning.text})"
 
 
+@dataclass(frozen=True)
+class SystemEvent:
+    """The last that the log says of one thing, in one way."""
+
+    what: Trouble
+    name: str
+    second: float  # since boot
+    times: int = 1
+
+
 UNLISTED: Final = Meaning("not in NVIDIA's catalogue", False, Action.NONE, False)
 
 
 @dataclass(frozen=True)
 class KernelLog(Fact):
-    """The driver's errors since boot; `begun` False: the log no longer reaches back to it."""
+    """The driver's errors since boot, and the kernel's; `begun` False: the log no longer reaches back to it."""
 
     events: tuple[XidEvent, ...] | Unavailable
     begun: bool | Unavailable
+    system: tuple[SystemEvent, ...] | Unavailable = Unavailable(Kind.NOT_READ, "lines of the kernel")
     source: str = ""
 
 
@@ -99,7 +137,27 @@ def probe(host: Host, gpus: Gpus) -> KernelLog | Unavailable:
     if isinstance(lines, Unavailable):
         return lines
     found = tuple(event for one in lines if (event := parsed(one)) is not None)
-    return KernelLog(found, value(got.get("complete"), bool, "whether the log is whole"), str(got.get("source", "")))
+    own: list[Any] | Unavailable = value(got.get("system"), list, "lines of the kernel")
+    system = own if isinstance(own, Unavailable) else troubles(own)
+    return KernelLog(found, value(got.get("complete"), bool, "whether the log is whole"), system, str(got.get("source", "")))
+
+
+def troubles(lines: list[Any]) -> tuple[SystemEvent, ...]:
+    """What still holds at the end of these lines: a file system that was mounted again, a device that recovered, are well."""
+    found: dict[tuple[Trouble, str], SystemEvent] = {}
+    for line in lines:
+        if not isinstance(line, list) or len(line) != 2 or not isinstance(line[0], int | float) or not isinstance(line[1], str):
+            continue
+        said = ((match, what) for pattern, what in _TROUBLE if (match := pattern.search(line[1])))
+        match, what = next(said, (None, None))
+        if match is None or what is None:
+            continue
+        if what in _ENDS:
+            found.pop((_ENDS[what], match[1]), None)
+            continue
+        before = found.pop((what, match[1]), None)  # the newest last
+        found[what, match[1]] = SystemEvent(what, match[1], float(line[0]), before.times + 1 if before else 1)
+    return tuple(found.values())
 
 
 def parsed(one: object) -> XidEvent | None:

@@ -39,6 +39,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Gpus": Source("netdoctor.facts.gpu", asks=("ask:nvml", "ask:cuda")),
     "GpuHealth": Source("netdoctor.facts.gpu_health", asks=("ask:nvml",)),
     "KernelLog": Source("netdoctor.facts.kernel_log", after=("Gpus",)),
+    "System": Source("netdoctor.facts.system", after=("KernelLog", "Vantage")),
     "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth",), asks=("ask:cuda",)),
     "Pci": Source("netdoctor.facts.pci"),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),

@@ -8,6 +8,7 @@ A question is a string, an answer is JSON or `Unavailable`.  In this process::
     link:PATH        the target of a symbolic link
     stat:PATH        {"mode", "uid", "gid", "type", "major", "minor", "dev"}  (follows links)
     statvfs:PATH     {"size", "free"}: bytes of the file system, and what a user may still take of them
+    room:PATH        {"errno", "name", "tried", "size", "free"}: an unnamed file of one block made in a folder
     open:PATH:MODE   {"errno": 0 | N, "name": "EACCES"}; MODE is r or rw; the descriptor is closed at once
     env:             the environment as {name: value}
     config:          the effective configuration as the engine was given it

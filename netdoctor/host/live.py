@@ -14,6 +14,10 @@ from netdoctor.model import Json, Kind, Unavailable
 from netdoctor.process import far
 
 MAX_FILE: Final = 4 << 20
+WORKING: Final = "/proc/self/cwd"  # leads to where nobody knows before it is followed
+BLOCK: Final = bytes(4096)
+# What open(2) says of O_TMPFILE where the file system has it not: most of the net's, overlayfs before Linux 6.3.
+_NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 
 
 class LiveHost:
@@ -37,10 +41,10 @@ class LiveHost:
             return Unavailable(Kind.ANOTHER_ROOT) if self._root else _environment()
         if scheme not in _IN_PROCESS or not rest.startswith("/"):
             return Unavailable(Kind.MALFORMED, f"no such question: {question}")
-        if self._root and (scheme == "trusted" or rest.startswith(self.foreign)):
+        if self._root and (scheme in ("trusted", "room") or rest.startswith(self.foreign)):
             return Unavailable(Kind.ANOTHER_ROOT)
         try:
-            path = "" if self._root else rest.rpartition(":")[0] if scheme == "open" else rest
+            path = "" if self._root or rest == WORKING else rest.rpartition(":")[0] if scheme == "open" else rest
             return far.call(_IN_PROCESS[scheme], rest, self._root, path=path)
         except far.HungError as error:
             return Unavailable(Kind.TIMED_OUT, str(error.strerror))
@@ -173,6 +177,28 @@ def _statvfs(path: str, root: str | None) -> Answer:
     return {"size": got.f_blocks * got.f_frsize, "free": got.f_bavail * got.f_frsize}
 
 
+def _room(path: str, _root: str | None) -> Answer:
+    """Whether a file can be made in a folder and hold a block, by one without a name (O_TMPFILE): it is never seen by others,
+    and gone when it is closed.  Where the file system has none, its flags and this user's rights tell ("tried" is false)."""
+    got = os.statvfs(path)
+    told = {"size": got.f_blocks * got.f_frsize, "free": got.f_bavail * got.f_frsize}
+    try:
+        fd = os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            number = 0 if os.write(fd, BLOCK) == len(BLOCK) else errno.ENOSPC
+        finally:
+            os.close(fd)
+    except OSError as error:
+        number = error.errno or 0
+    tried = number not in _NO_TMPFILE
+    if not tried:
+        full = got.f_blocks > 0 and not got.f_bavail
+        allowed = os.access(path, os.W_OK | os.X_OK, effective_ids=True)
+        number = errno.EROFS if got.f_flag & os.ST_RDONLY else 0 if allowed else errno.EACCES
+        number = errno.ENOSPC if full and not number else number
+    return {"errno": number, "name": errno.errorcode.get(number, ""), "tried": tried, **told}
+
+
 def _try_open(rest: str, root: str | None) -> Answer:
     path, _, mode = rest.rpartition(":")
     flags = os.O_RDWR if mode == "rw" else os.O_RDONLY
@@ -190,5 +216,6 @@ _IN_PROCESS: Final[dict[str, Callable[[str, str | None], Answer]]] = {
     "link": _link,
     "stat": _stat,
     "statvfs": _statvfs,
+    "room": _room,
     "open": _try_open,
 }

@@ -35,6 +35,9 @@ class Step(Word):
     GID = "gid"
 
 
+CGROUP: Final = "EAGAIN"  # of a context: rdma.max allows no more handles (kernel/cgroup/rdma.c, rdmacg_try_charge)
+
+
 @dataclass(frozen=True)
 class Usable:
     """Yes, no, or not known (`yes` None): the step that says so, and words for people."""
@@ -123,7 +126,8 @@ def _provider(device: RdmaDevice, rdma: Rdma) -> Usable:
         return _unread("libibverbs", got)
     if got.context:
         return _FINE
-    return Usable(Step.CONTEXT, f"libibverbs gets no context ({got.error or 'no reason given'})")
+    said = "EAGAIN: a limit of the rdma cgroup" if got.error == CGROUP else got.error or "no reason given"
+    return Usable(Step.CONTEXT, f"libibverbs gets no context ({said})")
 
 
 def _ports(device: RdmaDevice) -> Usable:

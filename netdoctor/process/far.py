@@ -2,11 +2,14 @@
 
 Behind a hard NFS mount whose server is gone, or a FUSE daemon that stands still, a call on a path waits for ever, and no
 handler of a signal runs meanwhile: only SIGKILL ends it (fs/fuse of Linux, request_wait_answer; net/sunrpc, TASK_KILLABLE).
-Sick nodes hang exactly so.  Where every mount is the kernel's own or on a local disk nothing is forked.
+Sick nodes hang exactly so.  Where every mount is the kernel's own or on a local disk nothing is forked to read; to write, a
+child is asked always, for a local disk that is frozen or gone answers no writer, not even to SIGKILL (fsfreeze(8); multipath's
+queue_if_no_path).  Such a child is left behind, and holds nothing that a reader of our output would wait for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -94,24 +97,40 @@ class Far:
         self._hung: list[Mount] = []
         self._child: tuple[int, int, int] | None = None  # pid, its requests, its answers
         self._place = mmap.mmap(-1, _PLACE)
-        self._risky = [m for m in mounts(_read("/proc/self/mountinfo")) if m.kind not in LOCAL and not _of_the_kernel(m)]
+        self._mounts = mounts(_read("/proc/self/mountinfo"))
+        self._risky = [m for m in self._mounts if m.kind not in LOCAL and not _of_the_kernel(m)]
         self._everywhere = any(below(m.point, root) for m in self._risky for root in _KERNELS)
 
-    def call(self, work: Callable[..., T], *arguments: Any, path: str = "", limit: float | None = None) -> T:
+    def call(
+        self, work: Callable[..., T], *arguments: Any, path: str = "", limit: float | None = None, writes: bool = False
+    ) -> T:
         """What ``work(*arguments)`` returns or raises; `path` is what it will touch, "" where that is not known.
 
         Raises HungError where it did not answer within `limit` seconds (LIMIT).  `work` and what it gives must be importable
-        by name (pickle).
+        by name (pickle).  `writes`: it writes at `path`.
         """
-        if not self._risky or (not self._everywhere and path and any(below(path, root) for root in _KERNELS)):
+        kernels = not self._everywhere and path and any(below(path, root) for root in _KERNELS)
+        if kernels or not (self._risky or (writes and path)):
             return work(*arguments)
         import pickle
 
+        if writes and path:
+            self.close()  # a fresh one has our working directory, mask and limits as they are now
+        if not self._risky and not self._there():
+            return work(*arguments)
         self._place[:] = bytes(_PLACE)
         answered, got = self._asked(pickle.dumps((work, arguments, path, self._hung)), limit or self._limit)
         if answered:
             return got  # type: ignore[no-any-return]
         raise got
+
+    def _there(self) -> bool:
+        """Whether there is a child, or one could be made: our own shortage (EAGAIN, EMFILE) keeps no report from a disk."""
+        try:
+            self._child = self._child or self._begin()
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """End the child."""
@@ -149,16 +168,23 @@ class Far:
 
     def _silent(self, limit: float) -> HungError:
         place = self._place[:].rstrip(b"\0").decode("utf-8", "surrogateescape")
-        inside = [m for m in self._risky if below(place, m.point)]
+        inside = [m for m in self._mounts if below(place, m.point)]
         mount = max(inside, key=lambda m: len(m.point), default=None)
-        if mount is not None and mount not in self._hung:
+        if mount in self._risky and mount not in self._hung:
             self._hung.append(mount)
         return HungError(place, mount, limit)
 
     def _begin(self) -> tuple[int, int, int]:
-        requests, answers = os.pipe(), os.pipe()
-        parent = os.getpid()
-        pid = os.fork()
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            parent, pid = os.getpid(), os.fork()
+        except OSError:
+            for end in ends:
+                os.close(end)
+            raise
+        requests, answers = ends[:2], ends[2:]
         if pid == 0:
             self._serve(parent, requests[0], answers[1])
         os.close(requests[0])
@@ -171,6 +197,10 @@ class Far:
 
         try:
             os.setsid()
+            with contextlib.suppress(OSError):
+                null = os.open("/dev/null", os.O_RDWR)
+                for fd in {0, 1, 2} - {requests, answers}:
+                    os.dup2(null, fd)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -267,9 +297,9 @@ def here() -> Far:
     return _here[0]
 
 
-def call(work: Callable[..., T], *arguments: Any, path: str = "", limit: float | None = None) -> T:
+def call(work: Callable[..., T], *arguments: Any, path: str = "", limit: float | None = None, writes: bool = False) -> T:
     """`Far.call` of this process."""
-    return here().call(work, *arguments, path=path, limit=limit)
+    return here().call(work, *arguments, path=path, limit=limit, writes=writes)
 
 
 def close() -> None:

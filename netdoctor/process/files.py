@@ -36,7 +36,7 @@ def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE, exact: bool 
     """
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
     try:
-        stream = _stream(path)
+        stream = descriptor(path)
         if stream is not None:
             _write_all(stream, data)
             return "stream"
@@ -49,7 +49,7 @@ def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE, exact: bool 
     raise OutputError(f"{path}: not written: {why}")
 
 
-def _stream(path: str) -> int | None:
+def descriptor(path: str) -> int | None:
     """The descriptor that /dev/stdout and its like name: opening them again would truncate a redirected file."""
     named = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}.get(path)
     if named is not None:

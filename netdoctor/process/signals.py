@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -23,6 +24,8 @@ DEFERRED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _before: dict[int, Any] = {}
 _blocked: set[int] = set()  # that a caller (PAM, an agent) left blocked: nothing would ever end us
 _noted: dict[int, float] = {}  # the signals in the order they came, and when: time.monotonic()
+_raised: list[int] = []  # the signal that ended the last look: whoever swallowed it, it came
+AGAIN: Final = 0.05  # seconds until an `Interrupted` that Python dropped is raised once more
 
 
 class Interrupted(BaseException):
@@ -36,6 +39,7 @@ class Interrupted(BaseException):
 def defer() -> None:
     """From here to `restore` signals are noted, and children can be waited for.  For the main thread only."""
     _noted.clear()
+    _raised.clear()
     for number in DEFERRED:
         if number not in _before and not _wanted_ignored(number):
             _before[number] = signal.signal(number, _note)
@@ -61,25 +65,46 @@ def restore() -> None:
 
 def pending() -> int | None:
     """The first signal that came."""
-    return next(iter(_noted), None)
+    return next(iter((*_noted, *_raised)), None)
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the first of these signals into `Interrupted`, also one that came before; later ones wait for the (bounded) end."""
+    """Turn the first of these signals into `Interrupted`, also one that came before; later ones wait for the (bounded) end.
+
+    What is raised while Python runs a callback of its own (of a weak reference, as importlib's locks have them, or `__del__`)
+    is dropped (sys.unraisablehook): then it is raised once more.
+    """
     ours = [number for number in DEFERRED if not _wanted_ignored(number)]
 
     def raise_once(number: int, _frame: FrameType | None) -> None:
         for other in ours:
             signal.signal(other, signal.SIG_IGN)
+        _raised[:] = [number]
         raise Interrupted(number)
 
+    def raise_again(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(_raised[0])
+
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if isinstance(what.exc_value, Interrupted):
+            signal.signal(signal.SIGALRM, raise_again)
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            hook(what)
+
+    _raised.clear()
     before = {number: signal.signal(number, raise_once) for number in ours}
+    alarm, hook, sys.unraisablehook = signal.getsignal(signal.SIGALRM), sys.unraisablehook, dropped
     try:
-        if (number := pending()) is not None:
-            raise Interrupted(number)
+        if _noted:
+            raise Interrupted(next(iter(_noted)))
         yield
     finally:
+        sys.unraisablehook = hook
+        if signal.getsignal(signal.SIGALRM) is raise_again:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, alarm)
         for number, handler in before.items():
             signal.signal(number, handler)
 

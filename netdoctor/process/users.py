@@ -19,8 +19,10 @@ def become(name: str) -> None:
     """Be `name` (a login name or a uid): its groups, gid and uid, and PR_SET_NO_NEW_PRIVS.  Raises UserError."""
     import pwd
 
+    from netdoctor.process import far
     from netdoctor.process.become import become_user
 
+    far.close()  # the child that looks at paths was forked as who we were
     try:
         entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:

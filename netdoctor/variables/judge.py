@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.causes.cost import MIGHT, STOPS
-from netdoctor.facts.environ import ConfRole, Environ, Origin, Setting
+from netdoctor.facts.environ import ConfFile, ConfRole, Environ, Origin, Setting
 from netdoctor.facts.intent import Intent, Told, between_nodes
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, text
@@ -357,13 +357,18 @@ def _handed_on(variables: Mapping[str, str]) -> Iterator[Setting]:
             yield Setting(name, value, Origin(given))
 
 
+def conf_files(environ: Environ, known: Known) -> list[ConfFile]:
+    """Those that the job's NCCL reads."""
+    old = known.version is not None and known.version < CONF_FILE
+    return [file for file in environ.conf_files if not (old and file.role is ConfRole.NAMED)]
+
+
 def judge_fact(environ: Environ, known: Known) -> list[Finding]:
     """Everything in effect in `environ`: the process's variables, and what conf files add to them."""
     if isinstance(environ.variables, Unavailable):
         return [Finding(Status.UNKNOWN, f"the environment could not be read: {environ.variables}")]
     nccl = environ.nccl
-    old = known.version is not None and known.version < CONF_FILE
-    read = [file for file in environ.conf_files if not (old and file.role is ConfRole.NAMED)]
+    read = conf_files(environ, known)
     paths = {file.path for file in read}
     settings = [*_handed_on(environ.variables), *(Setting(name, value) for name, value in environ.variables.items())]
     if not isinstance(nccl, Unavailable):

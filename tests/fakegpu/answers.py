@@ -57,6 +57,7 @@ def _health(gpu: Gpu) -> dict[str, Any]:
         "retired_pending": refused,
         "reasons": told.get("throttle", 1),
         "power_limit": told.get("power.limit", 700000),
+        "power_default": told.get("power.default", 700000),
         "temperature": told.get("temperature", 35),
         "slowdown": told.get("temperature.slowdown", 89),
         "persistence": told.get("persistence", 1),

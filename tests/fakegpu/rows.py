@@ -255,6 +255,13 @@ ROWS: Final = (
     Row("no node in /dev", HCAS, "mlx5_0", "dev_infiniband_missing", changes={"hcas.0.mode": "none"}),
     Row("ib_uverbs is not loaded", HCAS, "mlx5_0", "dev_infiniband_missing", changes={"hcas.all.node": "none"}),
     Row("no context", HCAS, "mlx5_0", "dev_infiniband_missing", changes={"faults": ["ibv_open_device * 13"]}),
+    Row(
+        "the rdma cgroup allows one context",
+        HCAS,
+        "mlx5_1",
+        "dev_infiniband_missing",
+        changes={"faults": ["ibv_open_device 2+ 11"]},
+    ),
     env("NCCL_IB_HCA selects nothing", HCAS, "node", "env_misuse", NCCL_IB_HCA="=mlx5_9"),
     *GID_ROWS,
     # GPUDirect
@@ -305,6 +312,15 @@ ROWS: Final = (
     env("a value that is no number", ENVIRONMENT, "NCCL_IB_TIMEOUT", "env_misuse", NCCL_IB_TIMEOUT="twenty"),
     env("an algorithm that is none", ENVIRONMENT, "NCCL_ALGO", "env_misuse", NCCL_ALGO="Rings"),
     env("a misspelt name", ENVIRONMENT, "NCCL_SOCKET_IFNAMES", "env_misuse", NCCL_SOCKET_IFNAMES="eth0"),
+    env(
+        "an exclusion that leaves out two rails",
+        ENVIRONMENT,
+        "NCCL_IB_HCA",
+        "env_misuse",
+        {"machine": "dgx-h100", **SEVERAL},
+        NCCL_IB_HCA="^mlx5_1",
+    ),
+    env("LL128 where PCIe joins the GPUs", ENVIRONMENT, "NCCL_PROTO", "env_misuse", {"machine": "pcie-l40s"}, NCCL_PROTO="^LL"),
     # torch
     Row("a torch for CPUs", BACKEND, "node", "gloo_backend", torch=CPU_TORCH),
     Row(

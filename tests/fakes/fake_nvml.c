@@ -195,6 +195,7 @@ int nvmlDeviceGetRemappedRows(void *h, unsigned *corrected, unsigned *uncorrecte
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *h, unsigned long long *out) { CHECK(INDEX(h), "reasons"); *out = number(INDEX(h), "reasons", 1); return 0; }
 int nvmlDeviceGetEnforcedPowerLimit(void *h, unsigned *out) { CHECK(INDEX(h), "power"); *out = number(INDEX(h), "power_limit", 700000); return 0; }
+int nvmlDeviceGetPowerManagementDefaultLimit(void *h, unsigned *out) { CHECK(INDEX(h), "power"); *out = number(INDEX(h), "power_default", 700000); return 0; }
 int nvmlDeviceGetTemperature(void *h, int sensor, unsigned *out) { (void)sensor; CHECK(INDEX(h), "temperature"); *out = number(INDEX(h), "temperature", 35); return 0; }
 int nvmlDeviceGetTemperatureThreshold(void *h, int which, unsigned *out) { (void)which; CHECK(INDEX(h), "temperature"); *out = 89; return 0; }
 int nvmlDeviceGetComputeMode(void *h, int *out) { CHECK(INDEX(h), "compute_mode"); *out = number(INDEX(h), "compute_mode", 0); return 0; }

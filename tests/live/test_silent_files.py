@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -92,6 +93,37 @@ def test_where_nothing_can_be_written_the_report_is_printed(tmp_path: pathlib.Pa
         tmp_path, "NCCL_DEBUG", "x", "preflight", "--no-allreduce", "-q", "--only", "net.port_range", "-o", f"{tmp_path}/r.json"
     )
     assert "net.port_range" in done.stdout and f"on {tmp_path}) did not answer" in done.stderr
+
+
+FROZEN = """
+set -e
+mkfs.ext4 -q {disk}; mkdir -p {at}; mount -o loop {disk} {at}; mount -t tmpfs none /var/lib
+mkdir -p {at}/state /var/lib/netdoctor; mount --bind {at}/state /var/lib/netdoctor
+trap 'fsfreeze -u {at}' EXIT
+fsfreeze -f {at}
+set +e
+{netdoctor} -o {at}/r.json 2>&1 | cat
+echo "code ${{PIPESTATUS[0]}}"
+{netdoctor} 2>&1 | cat
+echo "code ${{PIPESTATUS[0]}}"
+"""
+
+
+@pytest.mark.skipif(not shutil.which("fsfreeze") or not os.path.exists("/dev/loop-control"), reason="mounts a file as a disk")
+def test_a_frozen_disk_keeps_nobody_from_the_report(tmp_path: pathlib.Path) -> None:
+    """A writer there ends not even of SIGKILL: it is left behind, and neither we nor who reads our output wait for it."""
+    with open(tmp_path / "disk", "wb") as disk:
+        disk.truncate(64 << 20)
+    look = f"{sys.executable} -I -m netdoctor preflight -q --no-allreduce --vantage job"
+    script = FROZEN.format(disk=tmp_path / "disk", at=tmp_path / "at", netdoctor=look)
+    inside = ["unshare", "-m", "--propagation", "private", "bash", "-c", script]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("NETDOCTOR_")}
+    done = subprocess.run(
+        inside, cwd=ROOT, env={**clean, "NETDOCTOR_JOB_NODES": "1"}, capture_output=True, text=True, timeout=100, check=False
+    )
+    codes = [line for line in done.stdout.splitlines() if line.startswith("code ")]
+    assert len(codes) == 2 and "code 0" not in codes[:1], done
+    assert f"on {tmp_path}/at) did not answer within 20 s" in done.stdout and done.stdout.count("nccl.environment") >= 2, done
 
 
 def test_a_job_behind_the_gate_begins(tmp_path: pathlib.Path) -> None:

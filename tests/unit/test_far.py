@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import pwd
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from netdoctor.process import far
+from netdoctor.process import far, users
 
 INFO = """25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 26 25 0:5 / /proc rw - proc proc rw
@@ -23,6 +25,10 @@ def text_of(path: str) -> str:
     return pathlib.Path(path).read_text()
 
 
+def streams_of() -> list[object]:
+    return [os.getpid(), os.getcwd(), *(os.readlink(f"/proc/self/fd/{n}") for n in range(3))]
+
+
 def fail(text: str) -> None:
     raise FileNotFoundError(2, text)
 
@@ -32,6 +38,7 @@ def distant() -> Iterator[far.Far]:
     """As on a machine with a mount that is a server's."""
     one = far.Far(limit=30.0)
     one._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
+    one._mounts = tuple(one._risky)
     yield one
     one.close()
 
@@ -45,6 +52,46 @@ def test_without_such_a_mount_nothing_is_forked() -> None:
     one = far.Far()
     one._risky = []
     assert one.call(os.getpid) == os.getpid() and one._child is None
+
+
+def test_what_writes_is_a_child_of_its_own_each_time(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local disk that is frozen answers no writer; the child has our folder as it is now, and none of our streams."""
+    one = far.Far()
+    one._risky = []
+    monkeypatch.chdir(tmp_path)
+    where = [one.call(streams_of, path=str(tmp_path), writes=True) for _ in range(2)]
+    assert len({os.getpid(), *(pid for pid, *_ in where)}) == 3
+    assert all(rest == [str(tmp_path), *["/dev/null"] * 3] for _, *rest in where)
+    assert one.call(os.getpid, path="/dev/x", writes=True) == one.call(os.getpid, path="", writes=True) == os.getpid()
+    with pytest.raises(far.HungError):
+        one.call(time.sleep, 60, path=str(tmp_path), limit=0.5, writes=True)
+    one.close()
+
+
+def test_our_own_shortage_keeps_no_report_from_a_disk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    one = far.Far()
+    one._risky = []
+    monkeypatch.setattr(os, "fork", short)
+    before = os.listdir("/proc/self/fd")
+    assert one.call(os.getpid, path=str(tmp_path), writes=True) == os.getpid()
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: root")
+def test_who_becomes_another_user_looks_as_that_user() -> None:
+    """No child that root made before answers for it."""
+    child = os.fork()
+    if child == 0:
+        far.here()._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
+        before = far.call(os.geteuid)
+        with contextlib.suppress(users.UserError):  # it may not read this Python
+            users.become(f"{next(one.pw_uid for one in pwd.getpwall() if one.pw_uid)}")
+        far.here()._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
+        os._exit(42 if before == 0 and far.call(os.geteuid) == os.geteuid() != 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
 
 
 def test_a_child_answers_and_stays(distant: far.Far, tmp_path: pathlib.Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,32 @@ def test_what_came_before_ends_the_look_at_once(number: signal.Signals) -> None:
     )
     assert outcome.signal == number and outcome.partial == f"interrupted by {number.name}"
     assert seen == [] and outcome.host.answers == {}
+
+
+class Callback:
+    """As a weak reference of importlib's locks: what is raised while it runs is dropped."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_in_a_callback_of_pythons_is_not_lost() -> None:
+    ended, end = False, time.monotonic() + 20
+    with pytest.raises(signals.Interrupted), signals.interruptible():
+        Callback()
+        while time.monotonic() < end:
+            ended = ended or signals.pending() == signal.SIGTERM
+            Callback()  # once more in the next
+    assert ended and time.monotonic() < end - 10 and signals.pending() == signal.SIGTERM
+    with signals.interruptible():  # the next look is another one
+        assert signals.pending() is None
+
+
+def test_a_signal_that_somebody_swallowed_came_all_the_same() -> None:
+    signals.defer()
+    with signals.interruptible(), suppress(signals.Interrupted):
+        signal.raise_signal(signal.SIGINT)
+    assert signals.pending() == signal.SIGINT
 
 
 def test_nothing_is_noted_where_nobody_holds() -> None:

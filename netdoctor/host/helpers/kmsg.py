@@ -1,9 +1,10 @@
-"""The kernel's log: what NVIDIA's driver says of errors (Xid, SXid), since boot.
+"""The kernel's log: what NVIDIA's driver says of errors (Xid, SXid), and the kernel of its own, since boot.
 
 /dev/kmsg holds what did not fall out of the ring buffer; where its beginning did, or it may not be read, the journal is asked.
 Programs may write there, too: their lines have another facility than the kernel's (devkmsg_write, kernel/printk/printk.c).
 
-Answer: {"source", "complete": from the boot on, "events": [[SECOND, TEXT]], "left_out": number}
+Answer: {"source", "complete": from the boot on, "events": [[SECOND, TEXT]] of the driver, "system": of the kernel,
+"left_out": number}
 """
 
 from __future__ import annotations
@@ -15,8 +16,22 @@ TYPE_CHECKING = False  # importing typing takes as long as starting the interpre
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_EVENTS = 200  # the newest
-WORDS = (b"NVRM: Xid", b"SXid (")
+MAX_EVENTS = 200  # of each kind, the newest
+WORDS = ("NVRM: Xid", "SXid (")
+# kernel/hung_task.c, kernel/watchdog.c, drivers/pci/pcie/err.c; what ends a file system, and what mounts it again:
+# fs/ext4/super.c, fs/xfs/xfs_fsops.c and xfs_super.c, fs/btrfs/messages.c (forced readonly) and disk-io.c.
+SYSTEM = (
+    " blocked for more than ",
+    "soft lockup - CPU#",
+    "device recovery ",
+    "Remounting filesystem read-only",
+    "hutting down filesystem",
+    "ilesystem has been shut down",
+    "forced readonly",
+    "mounted filesystem",
+    ": Mounting V",
+    "first mount of filesystem",
+)
 KERNEL = 0  # LOG_KERN of <syslog.h>: PRIORITY is 8 times the facility, and the level
 # The kernel's first line: where the journal has it, it reaches back to the boot.
 FIRST = "Linux version"
@@ -39,7 +54,8 @@ def kmsg() -> dict[str, Any]:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         return unavailable(error)
-    found, first = [], None
+    found: list[list[Any]] = []
+    first = None
     while True:
         try:
             record = os.read(fd, 8192)
@@ -63,9 +79,10 @@ def event_of(record: bytes) -> list[Any] | None:
     """[SECOND, TEXT] of a record in which the kernel itself tells of an error."""
     head, _, text = record.partition(b";")
     priority, _, microseconds = map(int, head.split(b",")[:3])
-    if priority >> 3 != KERNEL or not any(word in text for word in WORDS):
+    line = text.partition(b"\n")[0].decode("utf-8", "replace")
+    if priority >> 3 != KERNEL or not any(word in line for word in (*WORDS, *SYSTEM)):
         return None
-    return [microseconds / 1e6, text.partition(b"\n")[0].decode("utf-8", "replace")]
+    return [microseconds / 1e6, line]
 
 
 def journal() -> dict[str, Any]:
@@ -76,7 +93,7 @@ def journal() -> dict[str, Any]:
         return {"unavailable": "absent", "detail": "no journalctl"}
     # journald keeps a record's facility (src/journal/journald-kmsg.c).
     options = ["-k", "-b", f"SYSLOG_FACILITY={KERNEL}", "--no-pager", "-q", "-o", "short-monotonic"]
-    command = [program, *options, "--grep", f"{FIRST}|NVRM: Xid|SXid \\("]
+    command = [program, *options, "--grep", "|".join([FIRST, *WORDS, *SYSTEM]).replace("(", "\\(")]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=4, check=False)
         lines = done.stdout.decode("utf-8", "replace").splitlines()
@@ -91,15 +108,17 @@ def journal() -> dict[str, Any]:
     events = []
     for line in lines:
         stamp, _, text = line.partition("] ")
-        if "Xid" in text:
+        if FIRST not in text:
             number = stamp.strip("[ ").split(".")
             events.append([int(number[0]) if number[0].isdecimal() else 0, text.partition("kernel: ")[2] or text])
     return reply("journal", any(FIRST in line for line in lines), events)
 
 
 def reply(source: str, complete: bool, events: list[Any]) -> dict[str, Any]:
-    kept = events[-MAX_EVENTS:]
-    return {"source": source, "complete": complete, "events": kept, "left_out": len(events) - len(kept)}
+    kept = [event for event in events if any(word in event[1] for word in WORDS)][-MAX_EVENTS:]
+    own = [event for event in events if not any(word in event[1] for word in WORDS)][-MAX_EVENTS:]
+    left = len(events) - len(kept) - len(own)
+    return {"source": source, "complete": complete, "events": kept, "system": own, "left_out": left}
 
 
 def unavailable(error: OSError) -> dict[str, Any]:

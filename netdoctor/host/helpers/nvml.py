@@ -135,6 +135,7 @@ STATE = (
     ("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus", ()),
     ("reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", ()),  # bits
     ("power_limit", "nvmlDeviceGetEnforcedPowerLimit", ()),  # mW
+    ("power_default", "nvmlDeviceGetPowerManagementDefaultLimit", ()),  # mW, "at boot up"
     ("temperature", "nvmlDeviceGetTemperature", (0,)),  # of the GPU, °C
     ("slowdown", "nvmlDeviceGetTemperatureThreshold", (1,)),  # °C from which on the hardware lowers the clocks
     ("persistence", "nvmlDeviceGetPersistenceMode", ()),

@@ -256,7 +256,12 @@ def nvls(log: LogFacts) -> Iterator[Hypothesis]:
     if bind:
         yield from _nvls(log, bind, f"CUDA error {bind[0].data.get('code', '?')} {bind[0].data.get('what', '')}".strip())
     elif manager:
-        yield Hypothesis("fabric_manager", Confidence.STRONG_PLUS, "Fabric Manager reports a fault", manager, _FM)
+        text = "Fabric Manager reports a fault"
+        if all(Wording.NOT_READY.within(e.text) for e in manager):
+            text = (
+                "CUDA error 802: the NVSwitch fabric is not initialised; Fabric Manager does not run, or is of another version"
+            )
+        yield Hypothesis("fabric_manager", Confidence.STRONG_PLUS, text, manager, _FM)
 
 
 # Multi-node NVLink, and links that are down: src/mnnvl.cc, src/graph/paths.cc.

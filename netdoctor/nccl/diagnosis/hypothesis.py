@@ -111,6 +111,8 @@ def _named(data: Mapping[str, str]) -> str:
         what = f"task {data['task']}"
     if host and "signal" in data and data.get("rank"):
         what = f"rank {data['rank']}"
+    if data.get("of"):
+        what = f"rank {data['of']}"
     if data.get("local_rank"):
         what = f"local rank {data['local_rank']}"
     return f"{what} on {host}" if what and host else what or host

@@ -9,7 +9,7 @@ from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import sockets_between_nodes
-from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, overcome
+from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, overcome, summary
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 
 _LINES: Final = 12  # that are shown verbatim
@@ -35,7 +35,7 @@ def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, "the end of every rank's own log")
     if trouble:
         text = f"{_headline(end)}, and no rule explains {_these(len(trouble))}"
-        if not any(e.kind not in {"generic", "torch_echo"} for e in trouble):
+        if not any(e.kind not in {"generic", "torch_echo"} and not summary(e) for e in trouble):
             text = f"{_headline(end)}, and the lines that say why are not in this log"
         if all(e.kind == "no_number" for e in trouble):
             text = "the loss is no number from this line on: the program's arithmetic, or a collective that gave wrong data"

@@ -55,7 +55,7 @@ class After(Enum):
     UNTOLD = auto()  # somebody worked on, and the log does not say who
 
 
-_ITS_OWN = frozenset(("exception", "oom", "wrong_data", "xid"))  # another's good end says nothing of it
+_ITS_OWN = frozenset(("exception", "raised", "oom", "wrong_data", "xid"))  # another's good end says nothing of it
 
 
 def after(log: LogFacts, e: Event) -> After:
@@ -186,6 +186,11 @@ def _late(e: Event) -> bool:
 def echoing(e: Event) -> bool:
     """An exception that only says that another process or a connection is gone."""
     return Wording.ECHO_EXCEPTION.within(e.data.get("type", "")) or Wording.CAUSE_ELSEWHERE.within(e.text)
+
+
+def summary(e: Event) -> bool:
+    """A launcher's last word, that something ended with an error: neither who nor how, so what was said before counts."""
+    return e.kind == "died" and not e.data
 
 
 def follows(first: Event | None, events: Iterable[Event]) -> bool:

@@ -41,7 +41,8 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
             text = f"{raised[0].data.get('type', 'an exception')}: what it says is that another process or connection is gone"
             yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, tuple(raised[:4]))
         return
-    kind, place = first.data.get("type", "an exception"), f"{first.data.get('file', '?')}:{first.data.get('at', '?')}"
+    kind = first.data.get("type") or "an exception, whose name is beyond the end of the log,"
+    place = f"{first.data.get('file') or '?'}:{first.data.get('at') or '?'}"
     who = author((first,))
     said, fault = first.text[:200], Fault.EXCEPTION
     cause, fix = "rank_died", _READ
@@ -51,7 +52,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     full = next((e for e in (*raised, *log.of("trouble")) if Wording.STORAGE.within(e.text)), None)
     if full is not None:
         said, fix, fault = full.text[:200], _STORAGE, Fault.STORAGE
-    confidence = Confidence.LIKELY_PLUS
+    confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.LIKELY_MINUS
     if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
         confidence = Confidence.OPEN_MINUS  # something went wrong before
     text = f"{'the program' if who == 'job' else who} ended by an exception of its own, {kind} at {place}: {said}"

@@ -122,19 +122,6 @@ _LIMITS: Final = (
         first=True,
     ),
     means(
-        "store_port",
-        Hypothesis(
-            "bootstrap_ports",
-            Confidence.LIKELY,
-            "the rendezvous port is taken by another process",
-            fix=Fix(
-                "give the job a port of its own",
-                ("export MASTER_PORT=<free port outside net.ipv4.ip_local_port_range>", "ss -ltnp"),
-            ),
-        ),
-        first=True,
-    ),
-    means(
         "threads",
         Hypothesis(
             "other",

@@ -10,6 +10,7 @@ from typing import Final
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.mends import Topic
+from netdoctor.nccl.diagnosis.outcome import summary
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -17,6 +18,10 @@ _REQUESTED = Fix(
     "ask for what the pod uses of it, and look what fills the node",
     ("kubectl describe pod <pod>; kubectl describe node <node>   # Conditions",),
     ("resources.requests and limits: {ephemeral-storage: …}; what is written goes to a volume",),
+)
+_NODE = Fix(
+    "mend what the node says there: Slurm's clocks and keys, a path or an image that it does not have, its GPU runtime",
+    ("scontrol show node <node>; journalctl -u slurmd", "kubectl describe pod <pod>; kubectl logs --previous <pod>"),
 )
 # What the pattern of `unstarted` caught -> what kept a process from being started.
 _UNSTARTED: Final = {
@@ -53,7 +58,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             text, fault = f"a process was killed: the memory {whose} was used up", Fault.HOST_MEMORY
         named = next((e for e in killed if e.data.get("host")), killed[0])  # the kernel's own line says less than a scheduler's
         yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
-    elif died:
+    elif died and not (log.above_info("generic") and all(map(summary, died))):
         first = _first(died)
         name, confidence = author((first,)), Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         text = (
@@ -62,6 +67,10 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             else f"{name} ended first{_by(first)}; the others lost their peer"
         )
         yield Hypothesis("rank_died", confidence, text, died, _FIRST, subject=name)
+        bus = tuple(e for e in died if _BUS.search(f"{_by(e)} {e.text}"))
+        if bus:
+            text = "SIGBUS: a page of a mapped file could not be had, mostly of a full /dev/shm (64 MB in a container)"
+            yield Hypothesis("shm_disabled_or_small", Confidence.QUIET, text, bus, Topic.SHARED_MEMORY)
 
 
 def nodes(log: LogFacts) -> Iterator[Hypothesis]:
@@ -74,20 +83,6 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
         yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
         yield Hypothesis("inventory", Confidence.OPEN_MINUS, "a node of the job failed", lost)
-    unstarted = log.of("unstarted")
-    if unstarted:
-        host = next(iter(caught(unstarted, "host")), None)
-        text = f"the name {host} does not resolve, so" if host else "the launcher or the kubelet says that"
-        text += " not every process of the job was started"
-        text = next((said for mark, said in _UNSTARTED.items() if any(mark in e.data for e in unstarted)), text)
-        fix = Fix(
-            "see that every host or pod of the list runs, that its name resolves and that it lets the job in",
-            (
-                f"getent hosts {host or '<host>'}",
-                f"ssh -o BatchMode=yes {host or '<host>'} true   # where the launcher uses ssh",
-            ),
-        )
-        yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, unstarted, fix, subject=host)
     evicted = tuple(e for e in log.of("ended") if Wording.EVICTED.within(e.text))
     if evicted:
         full = Wording.MEMORY.within(" ".join(e.text for e in evicted))
@@ -99,6 +94,31 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
     if gone and not log.of("exception", "oom", "cuda"):
         text = f"{f'the actor {who}' if (who := author(gone)) != 'job' else 'an actor'} of Ray died: its own log says why"
         yield Hypothesis("rank_died", Confidence.OPEN, text, gone, _FIRST)
+
+
+def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
+    """Launchers, schedulers, kubelets and container runtimes that say that they did not start something."""
+    events = log.of("unstarted")
+    if not events:
+        return
+    host = next(iter(caught(events, "host")), None)
+    refused = next(iter(caught(events, "launch")), None)
+    text = f"the name {host} does not resolve, so" if host else "the launcher or the kubelet says that"
+    text += " not every process of the job was started"
+    if refused is not None:
+        text = f"a program of the job was not started{f' on {host}' if host else ''}: {refused}"
+    text = next((said for mark, said in _UNSTARTED.items() if any(mark in e.data for e in events)), text)
+    fix = Fix(
+        "see that every host or pod of the list runs, that its name resolves and that it lets the job in",
+        (
+            f"getent hosts {host or '<host>'}",
+            f"ssh -o BatchMode=yes {host or '<host>'} true   # where the launcher uses ssh",
+        ),
+    )
+    yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, events, fix if refused is None else _NODE, subject=host)
+
+
+_BUS: Final = re.compile(r"SIGBUS|(?i:\bbus error)|code 135\b")  # 128 + SIGBUS; Linux mm/shmem.c: a tmpfs without room
 
 
 def _of_group(e: Event) -> bool:
@@ -262,4 +282,4 @@ def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     return None
 
 
-RULES = (deaths, nodes, victims, waiting)
+RULES = (deaths, nodes, unstarted, victims, waiting)

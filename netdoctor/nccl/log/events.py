@@ -18,6 +18,7 @@ _NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code"
 _MILD: Final = re.compile(rb"\[W(?:\d{3,4})? ?[\d:.]{0,24} ?[\w./]{1,80}:\d{1,6}\]")
 _LAST_WORD: Final = Pattern("last_words", (), re.compile(rb"(?s)(?P<said>.{1,200})"), ("said",))
 _RAISED: Final = Pattern("exception", (), re.compile(rb"(?P<type>[\w.]+)"), ("type",))
+_KNOWN: Final = Pattern("raised", (), re.compile(rb"(?P<type>[\w.]+)"))
 
 
 class Writer(NamedTuple):
@@ -119,9 +120,9 @@ class EventCollector:
             self._last, self.following = event, pattern.follow
         return event
 
-    def raised(self, raised: Raised, writer: Writer) -> None:
-        """An exception that nobody caught where the traceback was printed."""
-        event = self._event(_RAISED, raised.text, writer, raised.number, None)
+    def raised(self, raised: Raised, writer: Writer, known: bool = False) -> None:
+        """An exception that nobody caught where the traceback was printed; `known`: another family says what it is."""
+        event = self._event(_KNOWN if known else _RAISED, raised.text, writer, raised.number, None)
         if event is not None and "file" not in event.data:
             event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
 

@@ -58,8 +58,10 @@ _Torch = Literal[
     "elastic",
     "no_backend",
 ]
-_Caller = Literal["exception", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_number", "no_launcher"]
-_Endings = Literal["ended", "node_failed", "unstarted", "actor_died", "finished", "last_words"]
+_Caller = Literal[
+    "exception", "raised", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_number", "no_launcher"
+]
+_Endings = Literal["ended", "node_failed", "unstarted", "coordinator", "stalled", "actor_died", "finished", "last_words"]
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
 EventKind = (

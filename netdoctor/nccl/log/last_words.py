@@ -17,6 +17,13 @@ _NONE: Final = re.compile(
     rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored",
     re.IGNORECASE,
 )
+# What is no trouble by itself, and all there is to show where a log holds neither work, nor NCCL, nor what a family knows.
+_HINTS: Final = re.compile(
+    rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
+    rb"|unexpected\w*|unable to|cannot|could(?: not|n.t)|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient"
+    rb"|unavailable)\b",
+    re.IGNORECASE,
+)
 _MOST: Final = 8  # lines
 
 
@@ -26,6 +33,7 @@ class LastWords:
     def __init__(self) -> None:
         self._worked = False
         self._lines: dict[int, bytes] = {}
+        self._hints: dict[int, bytes] = {}
 
     def work(self) -> None:
         self._worked = True
@@ -34,9 +42,13 @@ class LastWords:
     def feed(self, line: bytes, number: int) -> None:
         if len(self._lines) < _MOST and _ILL.search(line) and not _NONE.search(line):
             self._lines[number] = line
+        elif not (self._worked or self._lines) and len(self._hints) < _MOST and _HINTS.search(line):
+            self._hints[number] = line
 
     def close(self, silent: bool) -> dict[int, bytes]:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
         lines = self._lines if self._worked or silent else {}
-        self._lines, self._worked = {}, False
+        if silent and not self._worked:
+            lines = lines or self._hints
+        self._lines, self._hints, self._worked = {}, {}, False
         return lines

@@ -18,7 +18,7 @@ from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.merge import merge
 from netdoctor.nccl.log.pattern import Pattern, any_of
-from netdoctor.nccl.log.patterns import PATTERNS, matching
+from netdoctor.nccl.log.patterns import NOT_RAISED, PATTERNS, matching
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
 
 __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
@@ -155,7 +155,8 @@ class Parser:
             self.accumulator.unended.add(len(self.accumulator.files) - 1)
             self._chunk(tail, every=True)
         self._events.close()
-        self._tracebacks.close()
+        for cut in self._tracebacks.close():
+            self._raised(cut, cut.text)
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             index = self._unnamed()
             self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
@@ -374,9 +375,10 @@ class Parser:
 
     def _raised(self, raised: Raised, line: bytes) -> None:
         """An exception is news where no other family knows what it says."""
-        if not any(p.kind != "trouble" for p in matching(raised.text)) and not benign.of_others(raised.text):
+        kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
+        if not kinds & NOT_RAISED and not benign.of_others(raised.text):
             index = self._unnamed()
-            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)))
+            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds))
 
 
 def parse_bytes(data: bytes) -> LogFacts:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from netdoctor.nccl.log import nccl_patterns, program_patterns
+from netdoctor.nccl.log import framework_patterns, nccl_patterns, program_patterns
 from netdoctor.nccl.log.facts import EventKind
 from netdoctor.nccl.log.pattern import Pattern, any_of
 
-PATTERNS: Final = (*nccl_patterns.PATTERNS, *program_patterns.PATTERNS)
+PATTERNS: Final = (*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS)
 
 
 # What a needle begins with, a needle itself -> the numbers of the rows that have a needle so.
@@ -20,15 +20,21 @@ for _number, _pattern in enumerate(PATTERNS):
         _begin = next(_needle[:n] for n in range(1, len(_needle) + 1) if _needle[:n] in _ALL)
         _ROWS.setdefault(_begin, set()).add(_number)
 _NEEDLES: Final = re.compile(b"(?=(" + any_of(_ROWS).pattern + b"))")  # they may overlap
-# What such a line is, another row may know better.
-_ALONE: Final = frozenset({"trouble"})
+# What such a line is, another row may know better; that an exception ended something is said beside it.
+_ALONE: Final = frozenset({"trouble", "raised"})
+# Exceptions that are orders, ends or whole stories themselves.
+NOT_RAISED: Final = frozenset({"trouble", "ended", "finished", "exception"})
 
 
 def matching(text: bytes) -> tuple[Pattern, ...]:
     """The rows whose pattern is in this line."""
     candidates: set[int] = set().union(*(_ROWS[needle] for needle in _NEEDLES.findall(text.lower())))
     found = tuple(p for p in map(PATTERNS.__getitem__, sorted(candidates)) if p.regex.search(text))
-    return found if len(found) == 1 else tuple(p for p in found if p.kind not in _ALONE)
+    known = {p.kind for p in found} - _ALONE
+    if not known:
+        return tuple(p for p in found if p.kind == "trouble")
+    drop = _ALONE if known & NOT_RAISED else {"trouble"}
+    return tuple(p for p in found if p.kind not in drop)
 
 
 # Details that stand elsewhere in the same message, or in a line after it.
@@ -64,6 +70,8 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     ),
     "nvls_bind": (rb"CUDA error (?P<code>\d+)", rb"'(?P<what>[^']{1,100})'"),
     "barrier": (rb"\btask:(?P<missing>\d+)\b(?!\.)",),  # of JAX: a task a line
+    "stalled": (rb"\[missing ranks: ?(?P<missing>\d[\d, ]*)\]", rb"\[ready ranks: ?(?P<ready>\d[\d, ]*)\]"),
+    "coordinator": (rb"ipv[46]:(?:%5B|\[)?(?P<peer>[\w.:]+?)(?:%5D|\])?: ", rb"GCS (?:at|address:?) (?P<peer2>[\w.:\-]+)"),
     "register": (rb"(?P<errno>Cannot allocate memory|Bad address|Invalid argument|Operation not permitted)",),
     "store": (rb"(?:connect to|connecting to) \(?\[?(?P<peer>[\w.:\-]+)",),
 }

@@ -70,7 +70,7 @@ PATTERNS: Final = (
     row(
         "store_port",
         "failed to listen|eaddrinuse|has failed to bind",
-        r"server socket has failed to listen|EADDRINUSE|server socket has failed to bind to \S+ \(errno: 98",
+        r"server socket has failed to listen|EADDRINUSE|server socket has failed to bind to \S+ \(errno: (?:98|(?P<refused>1|13) - (?P<why>[\w ]+))",
     ),
     row(
         "world_size",

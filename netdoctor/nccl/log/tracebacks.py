@@ -12,12 +12,17 @@ _FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9
 # A frame of a traceback whose head is not in the log, and the names that end one: a stack may be printed without an exception.
 _HEADLESS: Final = re.compile(rb'^(?P<mark>.{0,200}?) {2}File "[^"]{1,400}", line \d{1,9}, in \S')
 _NAMED: Final = ("Error", "Exception")
-_RAISED: Final = re.compile(rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80})(?:: ?.{0,600})?$")
+# Of a class, by the custom of its name; C's own begin small (socket.gaierror), and Ray puts the cause behind its own.
+_RAISED: Final = re.compile(
+    rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}|(?:\w{1,60}\.){1,10}\w{0,40}(?:error|timeout))"
+    rb"(?:\(\w{1,80}\))?(?:: ?.{0,600})?$"
+)
 # What differs from line to line in the mark that a launcher begins each line of a process with.
 _TIMES: Final = re.compile(rb"\[?(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
 # The mark of a launcher at the end of what stands before a traceback: a progress bar before it is of its first line only.
 _MARK: Final = re.compile(rb"(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?)+\Z")
 _LONGEST: Final = 400  # lines of one traceback
+_CUT: Final = 2  # lines between two frames: the program's text, and Python 3.11's marks below it
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
 # Files of others: the last frame outside of them is the program's.
 _LIBRARIES: Final = re.compile(rb"site-packages|dist-packages|/lib/python3|<frozen|<string>|/runpy\.py")
@@ -35,7 +40,7 @@ class Raised(NamedTuple):
 
 
 class _Open:
-    __slots__ = ("headless", "ignored", "last", "left", "own")
+    __slots__ = ("headless", "ignored", "last", "left", "number", "own", "said", "since")
 
     def __init__(self, ignored: bool, headless: bool = False) -> None:
         self.headless = headless
@@ -43,6 +48,9 @@ class _Open:
         self.left = _LONGEST
         self.own: tuple[bytes, bytes] | None = None
         self.last: tuple[bytes, bytes] | None = None
+        self.since = 0  # lines after the last frame
+        self.said = b""  # the first of them: the program's own text
+        self.number = 0  # of the line of the last frame
 
 
 class Tracebacks:
@@ -56,9 +64,16 @@ class Tracebacks:
     def reading(self) -> bool:
         return bool(self._open or self._ignored)
 
-    def close(self) -> None:
+    def close(self) -> list[Raised]:
+        """Those in which the log ends, and that came as far as the program's own line: what was raised is not in it."""
+        cut = [
+            Raised(at.number, at.said, "", at.own[0].decode("utf-8", "replace"), at.own[1].decode(), ignored=False)
+            for at in self._open.values()
+            if at.own is not None and at.since <= _CUT and not (at.headless or at.ignored)
+        ]
         self._open.clear()
         self._ignored.clear()
+        return cut
 
     def concerns(self, line: bytes) -> bool:
         """Whether `feed` could say anything about a line: most lines of a log begin no traceback and belong to none."""
@@ -89,9 +104,13 @@ class Tracebacks:
         frame = _FRAME.search(body)
         if frame is not None:
             at.last = frame["file"], frame["line"]
+            at.since, at.said, at.number = 0, body.strip(), number
             if not _LIBRARIES.search(frame["file"]):
                 at.own = at.last
             return None
+        at.since += 1
+        if at.since == 1:
+            at.said = body.strip() or at.said
         raised = _RAISED.match(body.rstrip()) if at.last is not None else None
         if raised is not None or at.left <= 0:
             del self._open[mark]

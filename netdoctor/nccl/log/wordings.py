@@ -48,6 +48,7 @@ class Wording(Enum):
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"
     MISMATCH = "mismatch"  # of driver and library: NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    NOT_READY = "system not yet initialized"  # cudaErrorSystemNotReady
     WITHOUT_NVLS = "proceeding without nvls"  # src/transport/nvls.cc
     NVLS_SOURCE = r"nvls\.cc"
     # network plugins

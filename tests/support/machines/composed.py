@@ -21,6 +21,7 @@ from netdoctor.facts.past import FILE
 from netdoctor.facts.ranks import QUESTION as RANKS
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
 from netdoctor.host.base import Answer, RecordingHost
+from netdoctor.host.helpers.kmsg import WORDS
 from netdoctor.host.redact import Redactor
 from netdoctor.model import Kind, Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, with_logs
@@ -150,11 +151,14 @@ class Composed:
         return [{"pid": 5000 + n, "local_rank": n, "mask": mask, "same": True} for n in range(count)]
 
     def _kmsg(self) -> Answer:
-        """host.kmsg: lines about GPUs since boot, or why it may not be read ("denied", "absent")."""
+        """host.kmsg: lines of the kernel since boot, or why it may not be read ("denied", "absent")."""
         told = self.told.get("kmsg", ())
         if isinstance(told, str):
             return Unavailable(Kind(told), "/dev/kmsg")
-        return {"source": "/dev/kmsg", "complete": True, "events": [[60.0, line] for line in told], "left_out": 0}
+        lines = [[60.0, line] for line in told]
+        own = [one for one in lines if not any(word in one[1] for word in WORDS)]
+        events = [one for one in lines if one not in own]
+        return {"source": "/dev/kmsg", "complete": True, "events": events, "system": own, "left_out": 0}
 
     def _netlink(self) -> dict[str, Any]:
         told: Any = answers.netlink(self.machine, listening=(22, 111))
@@ -176,6 +180,10 @@ class Composed:
         write = self.files.write
         write("/proc/sys/kernel/hostname", f"{self.machine.hostname}\n")
         write("/proc/sys/kernel/osrelease", f"{self.told['kernel']}\n")
+        write("/proc/sys/kernel/tainted", "12289\n")  # a proprietary module, from outside of the tree, unsigned
+        write("/proc/uptime", "3551000.17 80123456.00\n")
+        for folder in ("/tmp", "/var/tmp", "/proc/self/cwd", self.told.get("environment", {}).get("HOME", "/home/ada")):
+            self.files.folder(folder)
         write("/proc/cmdline", "BOOT_IMAGE=<redacted> root=<redacted> ro iommu=pt\n")
         for name, value in {**SYSCTLS, **self.told.get("sysctls", {})}.items():
             write(f"/proc/sys/{name}", f"{value}\n")

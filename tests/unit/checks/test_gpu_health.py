@@ -131,6 +131,52 @@ def test_what_could_not_be_read_is_unknown(why: Any) -> None:
     assert said({("devices", 2, "health", "uncorrected"): why})["GPUs"].status is Status.UNKNOWN
 
 
+def capped(limits: list[int], default: Any = 700000) -> dict[tuple[Any, ...], Any]:
+    values = {("devices", n, "health", "power_limit"): limit for n, limit in enumerate(limits)}
+    return values | {("devices", n, "health", "power_default"): default for n in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("limits", "default", "words"),
+    [
+        ([500000] * 8, 700000, "8 of 8 at 500 W, the boards' default is 700 W"),
+        ([700000, *[500000] * 7], 700000, "7 of 8 at 500 W"),  # most have it: the one without it is none to blame
+        ([500000] * 8, {"unavailable": "failed", "detail": "NVML: Unknown Error"}, "could not be read"),
+    ],
+)
+def test_a_limit_that_all_share_is_named_and_no_fail(limits: list[int], default: Any, words: str) -> None:
+    found = said(capped(limits, default))
+    assert found["power limit"].status is Status.UNKNOWN
+    assert words in found["power limit"].message
+    assert not [one for one in found.values() if one.status is Status.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("limits", "default"),
+    [
+        ([700000] * 8, 700000),
+        ([750000] * 8, 700000),  # raised
+        ([500000] * 8, NOT_SUPPORTED),
+        ([500000] * 8, None),  # a snapshot that nobody asked
+        ([400000, *[700000] * 7], 700000),  # named as the one that differs
+    ],
+)
+def test_a_limit_that_nobody_lowered_for_all_is_not(limits: list[int], default: Any) -> None:
+    assert "power limit" not in said(capped(limits, default))
+
+
+@pytest.mark.parametrize(("key", "status"), [(None, Status.SKIP), (500.0, Status.PASS), (500.5, Status.FAIL)])
+def test_the_site_says_which_limit_is_meant(key: float | None, status: Status) -> None:
+    facts = fixtures.facts_of(
+        composed.Composed(
+            "dgx-h100", {"gpus.all.state.power.limit": 500000}, {"expected.gpu_power_limit_w": key} if key else None
+        ).snapshot()
+    )
+    found = fixtures.findings(facts)
+    assert {one.status for one in found["hardware.site"]} == {status}
+    assert [one.subject for one in found["gpu.health"] if one.subject == "power limit"] == ([] if key else ["power limit"])
+
+
 def test_a_snapshot_of_an_older_netdoctor_is_unknown() -> None:
     assert said({("devices", n, "health"): None for n in range(8)})["GPUs"].status is Status.UNKNOWN
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checks.nccl_environment import environment
-from netdoctor.facts.environ import ConfFile, ConfRole, Environ, entries, probe, without_value
+from netdoctor.facts.environ import ConfFile, ConfRole, Environ, Rights, entries, probe, without_value
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.launcher import Launcher
@@ -32,9 +32,11 @@ from tests.support.facts import (
     outside,
     plugin,
     rdma,
+    vantage,
 )
 from tests.support.facts.variables import HEALTHY
 
+ROOTS = {"stat:/etc/nccl.conf": {"uid": 0, "mode": 0o644}}
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 
 
@@ -96,7 +98,7 @@ def test_variables_of_the_job(variables: dict[str, str], expected: list[tuple[st
     ],
 )
 def test_a_file_that_is_not_there(name: str, answer: Any, severity: Severity | None) -> None:
-    seen = probe(ReplayHost({"env:": {name: "/x.xml"}, "stat:/x.xml": answer, "file:/etc/nccl.conf": ""}))
+    seen = probe(ReplayHost({"env:": {name: "/x.xml"}, "stat:/x.xml": answer, "file:/etc/nccl.conf": "", **ROOTS}))
     assert [one.severity for one in found({}, environ=seen)] == [severity]
 
 
@@ -115,7 +117,7 @@ TOPOLOGY = '<cpu numaid="0"><pci busid="0000:{}:00.0" class="0x030200"/><pci bus
     ids=["of here", "of more", "of another machine", "without GPUs", "not read"],
 )
 def test_whose_topology_a_file_holds(xml: str | Unavailable, severities: list[Severity | None]) -> None:
-    answers = {"stat:/x.xml": {"type": "file"}, "file:/x.xml": xml, "file:/etc/nccl.conf": ""}
+    answers = {"stat:/x.xml": {"type": "file"}, "file:/x.xml": xml, "file:/etc/nccl.conf": "", **ROOTS}
     seen = probe(ReplayHost({"env:": {"NCCL_TOPO_FILE": "/x.xml"}, **answers}))
     assert [one.severity for one in found({}, environ=seen, gpus=gpus(1))] == severities
 
@@ -123,7 +125,7 @@ def test_whose_topology_a_file_holds(xml: str | Unavailable, severities: list[Se
 @pytest.mark.parametrize(("gpus_there", "severities"), [(1, [Severity.CRITICAL, None]), (2, [None])])
 def test_a_file_of_graphs_with_more_gpus(gpus_there: int, severities: list[Severity | None]) -> None:
     xml = '<graphs version="1"><graph id="0"><channel><gpu dev="0"/><gpu dev="1"/></channel></graph></graphs>'
-    answers = {"stat:/g.xml": {"type": "file"}, "file:/g.xml": xml, "file:/etc/nccl.conf": "NCCL_GRAPH_FILE=/g.xml\n"}
+    answers = {"stat:/g.xml": {"type": "file"}, "file:/g.xml": xml, "file:/etc/nccl.conf": "NCCL_GRAPH_FILE=/g.xml\n", **ROOTS}
     seen = probe(ReplayHost({"env:": {}, **answers}))
     assert [one.severity for one in found({}, environ=seen, gpus=gpus(gpus_there))] == severities
 
@@ -247,3 +249,58 @@ def test_conf_lines_that_do_not_arrive_are_told() -> None:
 def test_what_a_variable_switches_off_costs(variables: dict[str, str], more: dict[str, Any], severity: Severity) -> None:
     (one,) = (x for x in found(variables, **more) if x.status is FAIL)
     assert one.severity is severity and one.loss is not None
+
+
+def rights(path: str, uid: int, mode: int, role: ConfRole) -> ConfFile:
+    return ConfFile(path, entries("NCCL_DEBUG=WARN\n", path), role, rights=Rights(uid, mode))
+
+
+ETC, NAMED = "/etc/nccl.conf", "/home/eve/n.conf"
+ROOT = {"euid": 0, "user": "root"}
+
+
+@pytest.mark.parametrize(
+    ("path", "uid", "mode", "seen", "status"),
+    [
+        (ETC, 0, 0o644, {}, PASS),
+        (ETC, 0, 0o664, {}, PASS),  # root's own group
+        (ETC, 0, 0o666, {}, FAIL),
+        (ETC, 1007, 0o644, {}, FAIL),
+        (ETC, 1007, 0o644, ROOT, FAIL),
+        (ETC, 1000, 0o644, {}, PASS),  # the looker's own
+        (ETC, 65534, 0o644, {}, PASS),  # whose it is could not be told
+        (ETC, 1007, 0o666, {"runtime": "docker"}, PASS),
+        (ETC, 1007, 0o644, {"runtime": "podman", "root_is_root": False}, PASS),
+        (ETC, 1007, 0o644, {"runtime": Unavailable("denied")}, UNKNOWN),
+        (ETC, 0, 0o644, {"runtime": Unavailable("denied")}, PASS),
+        (ETC, 1007, 0o644, {"root_is_root": Unavailable("denied")}, UNKNOWN),
+        (NAMED, 1007, 0o644, {}, PASS),  # a job of ada's with a file of eve's: ada named it
+        (NAMED, 1007, 0o644, ROOT, FAIL),
+        (NAMED, 0, 0o602, ROOT, FAIL),
+        (NAMED, 0, 0o600, ROOT, PASS),
+        (NAMED, 1007, 0o644, {**ROOT, "runtime": "kubernetes"}, PASS),
+    ],
+)
+def test_a_conf_file_that_others_may_write(path: str, uid: int, mode: int, seen: dict[str, Any], status: Status) -> None:
+    file = rights(path, uid, mode, ConfRole.SYSTEM if path == ETC else ConfRole.NAMED)
+    about = [one for one in found({}, environ=environ({}, conf_files=(file,)), vantage=vantage(**seen)) if one.subject == path]
+    assert [one.status for one in about] == ([] if status is PASS else [status])
+    assert all(one.severity is Severity.WARNING for one in about if one.status is FAIL)
+
+
+def test_a_conf_file_of_others_that_is_not_read_is_no_fault() -> None:
+    named, old = rights(NAMED, 1007, 0o666, ConfRole.NAMED), libraries(nccl=(library(version=(2, 21, 5)),))
+    root = vantage(**ROOT)
+    assert short(found({}, environ=environ({}, conf_files=(named,)), libraries=old, vantage=root)) == [("node", PASS)]
+    assert short(found({}, environ=environ({}, conf_files=(named,)), vantage=outside())) == [("node", UNKNOWN)]
+    node_s = environ({}, conf_files=(rights(ETC, 1007, 0o644, ConfRole.SYSTEM),))
+    assert short(found({}, environ=node_s, vantage=outside())) == [(ETC, FAIL), ("node", UNKNOWN)]
+
+
+@pytest.mark.parametrize("lost", [Unavailable("timed out"), {"mode": "rw", "uid": 0}, {}])
+def test_rights_that_could_not_be_read_are_unknown(lost: Any) -> None:
+    seen = probe(ReplayHost({"env:": {}, "file:/etc/nccl.conf": "NCCL_DEBUG=WARN\n", "stat:/etc/nccl.conf": lost}))
+    assert (ETC, UNKNOWN) in short(found({}, environ=seen))
+    there = {"mode": 0o666, "uid": 0}
+    seen = probe(ReplayHost({"env:": {}, "file:/etc/nccl.conf": "NCCL_DEBUG=WARN\n", "stat:/etc/nccl.conf": there}))
+    assert (ETC, FAIL) in short(found({}, environ=seen))

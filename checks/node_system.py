@@ -1,0 +1,227 @@
+"""The node's own kernel, memory and file systems let a job start, go on and write.
+
+A fault is what holds now: a task that was blocked and goes on, a file system that was mounted again, memory that was corrected
+are history.  A root that is read-only by design is no fault: only what a job must write is tried, by this user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from netdoctor.api import (
+    FROM_JOB,
+    Finding,
+    Fix,
+    Gpus,
+    KernelLog,
+    Kind,
+    Loss,
+    Pci,
+    Room,
+    Status,
+    System,
+    SystemEvent,
+    Trouble,
+    Unavailable,
+    Vantage,
+    check,
+    cost,
+    expectation,
+    fail,
+    missing,
+    ok,
+    unknown,
+)
+
+KERNEL, MEMORY, TEMPORARY, LOG, TASKS, FILES = "kernel", "memory", "temporary files", "kernel log", "tasks", "file systems"
+STORAGE = "node_storage"
+# Documentation/admin-guide/tainted-kernels.rst: what says of modules where they come from, and what warns, is no fault.
+TAINTS = {
+    7: "it died once (an oops or BUG); what the process that met it held stays held",
+    5: "it found a page of memory in a state that it cannot be in",
+    4: "the processor reported an uncorrected hardware error (machine check)",
+}
+STUCK = 60  # seconds: the watchdog says every 20 that a CPU is still stuck (kernel/watchdog.c, 2 * watchdog_thresh)
+SHARED = ("/tmp", "/var/tmp")
+WORKING = "the working folder"
+# What a job that may write there meets all the same; EACCES and EROFS of one folder are a site's choice.
+BROKEN = {
+    "ENOSPC": "is full",
+    "EDQUOT": "is full: this user's quota is used up",
+    "EIO": "does not take data any more (input/output error)",
+    "ESHUTDOWN": "was shut down",
+    "EUCLEAN": "is damaged",
+    "ESTALE": "is one that its server no longer has",
+}
+REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the error again", ("dmesg -T", "journalctl -k -b"))
+REPAIR = Fix(
+    "drain the node; look for errors of the disk, then check the file system and mount it again", ("dmesg -T", "findmnt")
+)
+SPACE = Fix("make room there, or name another folder (TMPDIR)", ("df -h", "df -i", "quota"))
+
+
+@check(id="node.system", title="The node's kernel, memory and file systems let a job run", cause="node_error")
+def node_system(system: System, log: KernelLog, pci: Pci, gpus: Gpus, vantage: Vantage) -> Iterator[Finding]:
+    place = expectation.place(vantage)
+    yield from _kernel(system)
+    yield from _memory(system)
+    yield from _folders(system, vantage)
+    dead = list(_dead(system, log))
+    yield from dead
+    if (nothing := expectation.without_gpus(pci, gpus)) is None:
+        yield from _log(system, log, pci, place, bool(dead))
+    elif nothing.status is not Status.SKIP:
+        yield unknown(f"the kernel's log was not looked at: {nothing.message}", subject=LOG)
+
+
+def _kernel(system: System) -> Iterator[Finding]:
+    bits = system.tainted
+    if isinstance(bits, Unavailable):
+        yield unknown(
+            f"what the kernel met since boot could not be read: {bits}", subject=KERNEL, how="cat /proc/sys/kernel/tainted"
+        )
+        return
+    met = [words for bit, words in TAINTS.items() if bits >> bit & 1]
+    if met:
+        yield fail(
+            f"the kernel calls itself tainted: {'; '.join(met)}", subject=KERNEL, loss=cost.SOMETIMES, fix=REBOOT, tainted=bits
+        )
+    else:
+        yield ok("the kernel met no error of its own since boot", subject=KERNEL)
+
+
+def _memory(system: System) -> Iterator[Finding]:
+    """EDAC counts from boot on; where no driver of it is loaded nobody counts, and nothing is said."""
+    counts = system.memory_errors
+    if isinstance(counts, Unavailable):
+        if counts.kind not in (Kind.ABSENT, Kind.UNSUPPORTED):
+            yield unknown(f"uncorrected errors of memory could not be read: {counts}", subject=MEMORY)
+        return
+    bad = {name: count for name, count in counts.items() if not isinstance(count, Unavailable) and count}
+    lost = missing(*counts.values())
+    if bad:
+        yield fail(
+            f"uncorrected errors of memory since boot ({', '.join(bad)})",
+            subject=MEMORY,
+            loss=cost.SOMETIMES,
+            measured=dict(bad),
+            fix=Fix("drain the node and replace the module that is named", ("ras-mc-ctl --errors", "dmesg | grep -i edac")),
+        )
+    elif lost is not None:
+        yield unknown(f"uncorrected errors of memory could not be read: {lost}", subject=MEMORY)
+    elif counts:
+        yield ok("no uncorrected error of memory since boot", subject=MEMORY)
+
+
+def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
+    """Python's tempfile, and by it torchrun and a DataLoader's workers, take the first folder that can be written: TMPDIR,
+    /tmp, /var/tmp, the working folder (Lib/tempfile.py, _get_default_tempdir); without any they end at once."""
+    rooms = system.rooms
+    tried = [name for name in ("TMPDIR", *SHARED, WORKING) if name in rooms]
+    broken = {name: BROKEN[room.error] for name in rooms if (room := _read(rooms[name])) and room.error in BROKEN}
+    broken |= {name: BROKEN["ENOSPC"] for name in rooms if (room := _read(rooms[name])) and _full(room)}
+    good = [name for name in tried if (room := _read(rooms[name])) and not room.error and name not in broken]
+    lost = missing(*(rooms[name] for name in tried if not _absent(rooms[name])))
+    none = not good and lost is None and vantage.job_environment
+    for name, words in broken.items():
+        if none and name in tried:
+            continue
+        loss = cost.SOMETIMES
+        mend = REPAIR if "EIO" in _error(rooms[name]) else SPACE
+        yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=loss, fix=mend)
+    if none:
+        said = ", ".join(f"{name} {broken.get(name) or _error(rooms[name]) or 'is not there'}" for name in tried)
+        why = "Python's tempfile, and by it torchrun and a DataLoader, end with: No usable temporary directory found"
+        yield fail(
+            f"no temporary file can be made: {said}", subject=TEMPORARY, cause=STORAGE, loss=cost.STOPS, fix=SPACE, why=why
+        )
+    elif lost is not None:
+        yield unknown(f"whether temporary files can be made was not seen: {lost}", subject=TEMPORARY, how="touch /tmp/x")
+    elif not vantage.job_environment:
+        yield unknown(f"where the job writes is its own, and this is {vantage.elsewhere}", subject=TEMPORARY, how=FROM_JOB)
+    elif not broken:
+        yield ok(f"files can be written: {', '.join(good)}", subject=TEMPORARY)
+
+
+def _read(room: Room | Unavailable) -> Room | None:
+    return None if isinstance(room, Unavailable) else room
+
+
+def _absent(room: Room | Unavailable) -> bool:
+    return isinstance(room, Unavailable) and room.kind is Kind.ABSENT
+
+
+def _full(room: Room) -> bool:
+    """Root may take what a file system keeps back for it; its users may not."""
+    return not room.error and room.size > 0 and not room.free
+
+
+def _error(room: Room | Unavailable) -> str:
+    return "" if isinstance(room, Unavailable) else room.error
+
+
+def _dead(system: System, log: KernelLog) -> Iterator[Finding]:
+    """A file system that the kernel gave up, and that is mounted still: /proc/self/mountinfo may say "rw" of it."""
+    if isinstance(system.mounts, Unavailable):
+        yield unknown(f"what is mounted could not be read: {system.mounts}", subject=FILES)
+        return
+    gone = {event.name for event in log.system or () if event.what is Trouble.DEAD}
+    for one in system.mounts:
+        if one.dead or one.device in gone:
+            points = ", ".join(sorted(one.points)[:3])
+            loss: Loss = cost.STOPS if "/" in one.points else cost.SOMETIMES
+            text = f"the kernel shut down the file system of {one.device} after an error; it is mounted on {points}"
+            yield fail(text, subject=f"{FILES}: {one.device}", cause=STORAGE, loss=loss, fix=REPAIR)
+
+
+def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> Iterator[Finding]:
+    """What the kernel said since boot, and what of it still holds."""
+    how = "dmesg, as root on the node"
+    if isinstance(log.system, Unavailable):
+        yield unknown(f"what the kernel said since boot could not be read: {log.system}", subject=LOG, how=how)
+        return
+    wrong = [*_stuck(system), *_lockups(system, log.system), *_unrecovered(log.system, pci)]
+    fix = Fix(f"{place}{REBOOT.summary}", REBOOT.commands)
+    for subject, text in wrong:
+        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=fix)
+    past = {event.what for event in log.system}
+    needs = {
+        Trouble.HUNG: system.stuck,
+        Trouble.LOCKUP: system.uptime,
+        Trouble.UNRECOVERED: pci.devices,
+        Trouble.DEAD: system.mounts,
+    }
+    lost = missing(*(needs[what] for what in needs if what in past))
+    if lost is not None:
+        yield unknown(f"whether what the kernel said of errors still holds was not seen: {lost}", subject=LOG, how=how)
+    elif log.begun is not True:
+        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=f"journalctl -k -b; {how}")
+    elif not wrong and not found:
+        notes = (f"since boot, and over: {', '.join(sorted(map(str, past)))}",) if past else ()
+        yield ok(f"nothing that the kernel said since boot is still open, by {log.source}", subject=LOG, notes=notes)
+
+
+def _stuck(system: System) -> Iterator[tuple[str, str]]:
+    if system.stuck:
+        tasks = sorted({name.rpartition(":")[0].partition("/")[0] for name in system.stuck})
+        yield TASKS, f"the kernel called tasks blocked for minutes, and they still are (state D): {', '.join(tasks[:3])}"
+
+
+def _lockups(system: System, events: Iterable[SystemEvent]) -> Iterator[tuple[str, str]]:
+    for event in events:
+        if event.what is Trouble.LOCKUP and system.uptime and system.uptime - event.second < STUCK:
+            yield f"CPU {event.name}", f"CPU {event.name} is stuck in the kernel (soft lockup)"
+
+
+def _unrecovered(events: Iterable[SystemEvent], pci: Pci) -> Iterator[tuple[str, str]]:
+    """Of GPUs and RDMA devices, and of the ports above them: what else is on PCI is no job's."""
+    for event in events:
+        if event.what is not Trouble.UNRECOVERED:
+            continue
+        own = [
+            one
+            for one in (*(pci.gpus or ()), *(d for d in pci.devices or () if d.rdma))
+            if event.name in (one.address, *one.path)
+        ]
+        if own:
+            yield f"PCI {own[0].address}", f"{own[0].address} did not recover from an uncorrected error of its PCIe link (AER)"

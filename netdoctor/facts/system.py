@@ -1,0 +1,143 @@
+"""What of a node stops jobs beside GPUs and network: its kernel, its memory, and file systems that are full or dead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.facts.kernel_log import KernelLog, Trouble
+from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import Host, link, mapping, matching, names, read, read_int, value
+from netdoctor.model import Kind, Unavailable
+
+MEMORY: Final = "/sys/devices/system/edac/mc"  # Documentation/ABI/testing/sysfs-devices-edac
+SHARED: Final = ("/tmp", "/var/tmp")  # where Python's tempfile looks when no variable names a folder
+OWN: Final = {"TMPDIR": "TMPDIR", "HOME": "HOME"}
+WORKING: Final = "the working folder"
+_CWD: Final = "/proc/self/cwd"
+
+
+@dataclass(frozen=True)
+class Room:
+    """Whether a file can be made in a folder and written."""
+
+    error: str  # "ENOSPC", "EROFS", …; "": it can
+    tried: bool  # by an unnamed file; else by the flags and rights of the folder
+    size: int  # bytes of the file system; 0 where it does not say
+    free: int  # that a user may take
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A block device, and where this mount namespace has it."""
+
+    device: str  # as the kernel's log names it: "nvme0n1p3", "dm-0"
+    points: tuple[str, ...]
+    dead: bool  # its options say so (ext4 since Linux 6.15: emergency_ro, shutdown)
+
+
+@dataclass(frozen=True)
+class System(Fact):
+    """Of a node."""
+
+    tainted: int | Unavailable  # bits of Documentation/admin-guide/tainted-kernels.rst
+    uptime: float | Unavailable  # seconds
+    memory_errors: Mapping[str, int | Unavailable] | Unavailable  # uncorrected ones since boot, by memory controller
+    rooms: Mapping[str, Room | Unavailable]  # by name: a folder of all users, a variable, `WORKING`
+    mounts: tuple[Mounted, ...] | Unavailable
+    stuck: tuple[str, ...] | Unavailable  # "NAME:PID" of tasks that the log calls blocked, and that still are
+
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        return {**super()._unread(why), "rooms": dict.fromkeys((*SHARED, WORKING), why)}
+
+
+def probe(host: Host, log: KernelLog, vantage: Vantage) -> System:
+    """The folders of the job are asked only where its environment is seen."""
+    return System(
+        read_int(host, "/proc/sys/kernel/tainted"),
+        _uptime(host),
+        _memory_errors(host),
+        _rooms(host, vantage),
+        _mounts(host),
+        _stuck(host, log, vantage),
+    )
+
+
+def _uptime(host: Host) -> float | Unavailable:
+    found = matching(host, "/proc/uptime", r"(\d{1,12}(?:\.\d{1,3})?) ")
+    return found if isinstance(found, Unavailable) else float(found[1])
+
+
+def _memory_errors(host: Host) -> dict[str, int | Unavailable] | Unavailable:
+    found = names(host, MEMORY)
+    if isinstance(found, Unavailable):
+        return found
+    return {name: read_int(host, f"{MEMORY}/{name}/ue_count") for name in found if re.fullmatch(r"mc\d{1,4}", name, re.ASCII)}
+
+
+def _rooms(host: Host, vantage: Vantage) -> dict[str, Room | Unavailable]:
+    asked = {name: name for name in SHARED}
+    if vantage.job_environment:
+        variables = mapping(host, "env:")
+        named = {} if isinstance(variables, Unavailable) else variables
+        asked |= {name: str(named[name]) for name in OWN if str(named.get(name, "")).startswith("/")} | {WORKING: _CWD}
+    return {name: _room(host, path) for name, path in asked.items()}
+
+
+def _room(host: Host, path: str) -> Room | Unavailable:
+    got = mapping(host, f"room:{path}")
+    if isinstance(got, Unavailable):
+        return got
+    number, name = value(got.get("errno"), int, f"room of {path}"), value(got.get("name"), str, f"room of {path}")
+    size, free = value(got.get("size"), int, f"room of {path}"), value(got.get("free"), int, f"room of {path}")
+    for one in (number, name, size, free):
+        if isinstance(one, Unavailable):
+            return one
+    return Room((str(name) or f"errno {number}") if number else "", got.get("tried") is True, int(size or 0), int(free or 0))
+
+
+def _mounts(host: Host) -> tuple[Mounted, ...] | Unavailable:
+    """Of block devices, by the kernel's names (proc_pid_mountinfo(5)): a file system's own options are the last field."""
+    text = read(host, "/proc/self/mountinfo")
+    if isinstance(text, Unavailable):
+        return text
+    points: dict[str, list[str]] = {}
+    dead = set()
+    for line in text.splitlines():
+        before, dash, after = line.partition(" - ")
+        words, rest = before.split(), after.split()
+        if not dash or len(words) < 5 or len(rest) < 3 or not rest[1].startswith("/dev/"):
+            continue
+        named = (
+            link(host, f"/sys/dev/block/{words[2]}") if rest[1].startswith(("/dev/mapper/", "/dev/root", "/dev/disk/")) else ""
+        )
+        device = named.rpartition("/")[2] if isinstance(named, str) and named else rest[1].rpartition("/")[2]
+        points.setdefault(device, []).append(words[4].replace(r"\040", " "))
+        if {"emergency_ro", "shutdown"} & set(rest[2].split(",")):
+            dead.add(device)
+    return tuple(Mounted(device, tuple(some), device in dead) for device, some in points.items())
+
+
+def _stuck(host: Host, log: KernelLog, vantage: Vantage) -> tuple[str, ...] | Unavailable:
+    """A task that was blocked for minutes and has gone on since is well: /proc says what it does now."""
+    if isinstance(log.system, Unavailable):
+        return log.system
+    hung = [event.name for event in log.system if event.what is Trouble.HUNG]
+    if hung and not vantage.initial_pids:
+        return Unavailable(Kind.NOT_READ, "the log's numbers are not those of this PID namespace")
+    found = []
+    for one in hung:
+        name, _, pid = one.rpartition(":")
+        got = matching(host, f"/proc/{pid}/stat", r"\d+ \((.{0,64})\) (\w)")  # proc_pid_stat(5)
+        # The kernel's own workers change their names as they work (wq_worker_comm).
+        same = not isinstance(got, Unavailable) and (got[1] == name or name.startswith("kworker/"))
+        if isinstance(got, Unavailable):
+            if got.kind is not Kind.ABSENT:
+                return got
+        elif same and got[2] == "D":
+            found.append(one)
+    return tuple(found)

@@ -1,0 +1,73 @@
+"""What frameworks say of ranks that did not come, and of the process that all others register with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
+from netdoctor.nccl.diagnosis.mends import Topic
+from netdoctor.nccl.diagnosis.outcome import failed_by_itself, overcome
+from netdoctor.nccl.log.facts import Event, LogFacts
+
+
+def stalled(log: LogFacts) -> Iterator[Hypothesis]:
+    """Horovod's stall check and XLA's rendezvous: warnings that may pass, and that count where nothing goes on after them."""
+    over = [e for e in log.of("stalled") if "over" in e.data]
+    events = tuple(
+        e
+        for e in log.of("stalled")
+        if "over" not in e.data and not overcome(log, e) and not any(o.file == e.file and o.last > e.last for o in over)
+    )
+    if not events:
+        return
+    missing, ready, what = (next(iter(caught(events, name)), "") for name in ("missing", "ready", "what"))
+    who = f"rank {missing}" if missing else None
+    text = f"{who or 'a rank'} did not come to {what or 'what the others wait in'}"
+    if ready and not missing:
+        text = f"ranks {ready} wait for the others, which did not come"
+    yield Hypothesis("hang", Confidence.OPEN_PLUS, text, events, Topic.LATE, subject=who)
+
+
+def coordinator(log: LogFacts) -> Iterator[Hypothesis]:
+    """A process that cannot register, or has lost whom it registered with: by itself it says no more."""
+    events = tuple(e for e in log.of("coordinator") if not overcome(log, e))
+    if not events:
+        return
+    peer = next(iter(caught(events, "peer")), "")
+    dead = failed_by_itself(log) or bool(log.above_info("died", "actor_died", "node_failed", "barrier"))
+    confidence = Confidence.EFFECT if dead else Confidence.OPEN
+    text = f"a process cannot reach the job's coordinator{f' at {peer}' if peer else ''}: {_why(events)}"
+    note = "the coordinator (rank 0, Ray's head) must be up first, and its address and port reachable from every node"
+    how = "the coordinator's own log: is it up, and when did it end?"
+    yield Hypothesis("firewall_connect", confidence, text, events, Topic.FIREWALL, how, (note,))
+
+
+def _why(events: tuple[Event, ...]) -> str:
+    text = " ".join(e.text for e in events).lower()
+    return next((said for mark, said in _WHYS.items() if mark in text), "it is not up yet, has ended, or is not let through")
+
+
+def port(log: LogFacts) -> Iterator[Hypothesis]:
+    """torch's store cannot listen on its port (torch/csrc/distributed/c10d/socket.cpp)."""
+    events = log.of("store_port")
+    if not events:
+        return
+    privileged = next((e for e in events if "refused" in e.data), None)
+    text, fix = "the rendezvous port is taken by another process", _OTHER_PORT
+    if privileged is not None:
+        text = f"the process may not listen on the rendezvous port ({privileged.data['why']}): ports below 1024 are root's"
+    yield Hypothesis("bootstrap_ports", Confidence.LIKELY, text, (privileged or events[0],), fix)
+
+
+_OTHER_PORT: Final = Fix(
+    "give the job a port of its own",
+    ("export MASTER_PORT=<free port outside net.ipv4.ip_local_port_range>", "ss -ltnp"),
+)
+_WHYS: Final = {  # strerror, and gRPC's status codes
+    "connection refused": "nobody listens there: it is not up yet, or has ended",
+    "deadline": "no answer in time: it waits for others itself, or a firewall drops the packets",
+}
+
+RULES = (stalled, coordinator, port)

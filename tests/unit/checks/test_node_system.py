@@ -1,0 +1,204 @@
+"""node.system: what of the kernel, memory and file systems stops a job, and what is history or a site's choice."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from netdoctor import engine
+from netdoctor.facts.kernel_log import SystemEvent, Trouble, troubles
+from netdoctor.host.base import Answer, unavailable
+from netdoctor.host.live import LiveHost
+from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.lab import fixtures
+from tests.support.machines import composed
+
+PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
+EDAC = "/sys/devices/system/edac/mc"
+HUNG = "INFO: task nvidia-smi:4711 blocked for more than 120 seconds."
+LOCKUP = "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python:99]"
+XFS = "XFS (md0): log I/O error -5", "XFS (md0): Filesystem has been shut down due to log error (0x2)."
+EXT4 = "EXT4-fs error (device md0): ext4_find_entry:1455: inode #2", "EXT4-fs (md0): Remounting filesystem read-only"
+ACS = "pcieport 0000:1a:00.0: AER: device recovery failed"
+
+
+def said(
+    files: dict[str, str | None] | None = None,
+    rooms: dict[str, Any] | None = None,
+    log: tuple[str, ...] | Unavailable = (),
+    machine: str = "dgx-h100",
+    **changes: Any,
+) -> dict[str, Finding]:
+    """Findings by subject.  A file of None is denied; a room is an errno, or why it could not be asked."""
+    told = {f"host.{name}": value for name, value in changes.items()}
+    made = composed.Composed(machine, told if isinstance(log, Unavailable) else {**told, "host.kmsg": list(log)})
+    for path, text in (files or {}).items():
+        made.files.write(path, text or "")
+        if text is None:
+            made.files.errors[path] = unavailable(OSError(errno.EACCES, ""))
+    answers: dict[str, Answer] = made.host.answers
+    for path, number in (rooms or {}).items():
+        answers[f"room:{path}"] = number if isinstance(number, Unavailable) else room(number)
+    if isinstance(log, Unavailable):
+        answers["ask:kmsg"] = log
+    facts = fixtures.facts_of(made.snapshot())
+    (spec,) = (one for one in fixtures.specs() if one.id == "node.system")
+    return {one.subject: one for one in engine.judge(spec, facts)}
+
+
+def room(number: int) -> dict[str, Any]:
+    return {
+        "errno": number,
+        "name": errno.errorcode.get(number, ""),
+        "tried": True,
+        "size": 1 << 30,
+        "free": 0 if number else 1 << 29,
+    }
+
+
+def test_a_healthy_node_passes() -> None:
+    found = said()
+    assert {name: one.status for name, one in found.items()} == dict.fromkeys(("kernel", "temporary files", "kernel log"), PASS)
+
+
+# Documentation/admin-guide/tainted-kernels.rst: P and O (nvidia, MOFED), E, K (livepatch), W, C, X, T; then D, B, M, and L.
+@pytest.mark.parametrize(
+    ("bits", "status"),
+    [(0, PASS), (12289, PASS), (45057, PASS), (512 | 1024 | 65536, PASS), (1 << 14, PASS), (128, FAIL), (32, FAIL), (16, FAIL)],
+)
+def test_taints(bits: int, status: Status) -> None:
+    found = said({"/proc/sys/kernel/tainted": f"{bits}\n"})["kernel"]
+    assert found.status is status
+    assert status is PASS or found.severity is Severity.WARNING or (found.loss and found.loss.severity is Severity.WARNING)
+
+
+def test_a_taint_that_cannot_be_read_is_unknown() -> None:
+    assert said({"/proc/sys/kernel/tainted": None})["kernel"].status is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("counts", "status"), [(("0", "0"), PASS), (("0", "2"), FAIL), (("0", None), UNKNOWN), ((None, "1"), FAIL), ((), None)]
+)
+def test_errors_of_memory(counts: tuple[str | None, ...], status: Status | None) -> None:
+    found = said({f"{EDAC}/mc{n}/ue_count": count and f"{count}\n" for n, count in enumerate(counts)})
+    assert (found["memory"].status if "memory" in found else None) is status
+
+
+@pytest.mark.parametrize(
+    ("rooms", "failed", "temporary"),
+    [
+        ({"/tmp": errno.ENOSPC}, {"/tmp"}, None),
+        ({"/tmp": errno.EIO}, {"/tmp"}, None),
+        ({"/home/ada": errno.EDQUOT}, {"HOME"}, None),
+        ({"/tmp": errno.EROFS}, set(), PASS),
+        ({"/home/ada": errno.EROFS, "/proc/self/cwd": errno.EACCES}, set(), PASS),
+        ({"/tmp": Unavailable(Kind.ABSENT)}, set(), PASS),
+        ({"/tmp": Unavailable(Kind.TIMED_OUT)}, set(), UNKNOWN),
+        ({"/tmp": Unavailable(Kind.TIMED_OUT), "/var/tmp": errno.ENOSPC}, {"/var/tmp"}, UNKNOWN),
+        ({"/tmp": errno.EROFS, "/var/tmp": errno.EACCES, "/proc/self/cwd": errno.ENOSPC}, {"temporary files"}, FAIL),
+        ({"/tmp": errno.EROFS, "/var/tmp": Unavailable(Kind.ABSENT), "/proc/self/cwd": errno.EROFS}, {"temporary files"}, FAIL),
+    ],
+)
+def test_where_a_job_writes(rooms: dict[str, Any], failed: set[str], temporary: Status | None) -> None:
+    found = said(rooms=rooms)
+    assert {name for name, one in found.items() if one.status is FAIL} == failed
+    assert (found["temporary files"].status if "temporary files" in found else None) is temporary
+    assert all(found[name].cause == "node_storage" for name in failed)
+
+
+def test_a_variable_comes_before_tmp() -> None:
+    found = said(environment={"TMPDIR": "/scratch/ada"}, rooms={"/scratch/ada": 0, "/tmp": errno.EROFS})
+    assert found["temporary files"].message == "files can be written: TMPDIR, /var/tmp, the working folder"
+
+
+def test_outside_of_the_job_what_is_well_says_nothing_of_it() -> None:
+    outside = {"uid": 0, "environment": {}}
+    assert said(**outside)["temporary files"].status is UNKNOWN
+    found = said(rooms={"/tmp": errno.ENOSPC, "/var/tmp": errno.ENOSPC}, **outside)
+    assert [one.status for name, one in found.items() if "tmp" in name] == [FAIL, FAIL]
+
+
+@pytest.mark.parametrize("log", [XFS, EXT4])
+def test_a_file_system_that_the_kernel_gave_up(log: tuple[str, ...]) -> None:
+    found = said(log=log)["file systems: md0"]
+    assert (found.status, found.cause) == (FAIL, "node_storage")
+    assert "mounted on /" in found.message
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        (*XFS, "XFS (md0): Mounting V5 Filesystem 0a1b"),
+        (*EXT4, "EXT4-fs (md0): mounted filesystem 0a1b r/w with ordered data mode."),
+        tuple(line.replace("md0", "sdq1") for line in XFS),  # of a disk that is gone
+        ("EXT4-fs (md0): re-mounted 0a1b r/w.",),
+    ],
+)
+def test_one_that_was_mounted_again_or_is_gone_is_history(log: tuple[str, ...]) -> None:
+    assert {one.status for one in said(log=log).values()} == {PASS}
+
+
+@pytest.mark.parametrize(
+    ("stat", "status"),
+    [
+        ("4711 (nvidia-smi) D 1", FAIL),
+        ("4711 (nvidia-smi) S 1", PASS),
+        ("4711 (bash) D 1", PASS),  # another took its number
+        (None, UNKNOWN),
+        ("", PASS),
+    ],
+)
+def test_a_task_that_was_blocked(stat: str | None, status: Status) -> None:
+    files = {} if stat == "" else {"/proc/4711/stat": stat}
+    found = said(files, log=(HUNG,))
+    assert found["tasks" if status is FAIL else "kernel log"].status is status
+
+
+def test_in_a_container_the_numbers_of_the_log_are_not_ours() -> None:
+    assert said(log=(HUNG,), machine="pod-with-devices")["kernel log"].status is UNKNOWN
+
+
+@pytest.mark.parametrize(("uptime", "status"), [("80.00 9\n", FAIL), ("119.0 9\n", FAIL), ("120.0 9\n", PASS), (None, UNKNOWN)])
+def test_a_cpu_that_is_stuck_now(uptime: str | None, status: Status) -> None:
+    found = said({"/proc/uptime": uptime}, log=(LOCKUP,))  # composed at second 60
+    assert found["CPU 3" if status is FAIL else "kernel log"].status is status
+
+
+def test_links_that_did_not_recover() -> None:
+    failed = "pcieport {}: AER: device recovery failed"
+    assert said(log=(failed.format("0000:1b:00.0"),))["PCI 0000:1b:00.0"].status is FAIL
+    other = said(
+        log=(
+            failed.format("0000:ff:1c.0"),
+            failed.format("0000:1b:00.0"),
+            "pcieport 0000:1b:00.0: AER: device recovery successful",
+        )
+    )
+    assert {one.status for one in other.values()} == {PASS}
+
+
+def test_a_log_that_may_not_be_read_is_unknown_beside_gpus() -> None:
+    assert said(log=Unavailable(Kind.DENIED))["kernel log"].status is UNKNOWN
+    assert "kernel log" not in said(machine="cpu-node")
+
+
+def test_the_last_of_each_counts() -> None:
+    lines = [
+        [1.0, LOCKUP],
+        [2.0, "XFS (sda1): Corruption of in-memory data detected.  Shutting down filesystem"],
+        [41.5, LOCKUP],
+    ]
+    assert troubles([*lines, "x", [1], [None, LOCKUP], [3.0, "other"]]) == (
+        SystemEvent(Trouble.DEAD, "sda1", 2.0),
+        SystemEvent(Trouble.LOCKUP, "3", 41.5, 2),
+    )
+
+
+def test_room_leaves_nothing(tmp_path: Any) -> None:
+    got = LiveHost().ask(f"room:{tmp_path}")
+    assert isinstance(got, dict)
+    assert (got["errno"], list(tmp_path.iterdir())) == (0, [])
+    assert LiveHost().ask(f"room:{tmp_path}/nothing").kind == "absent"  # type: ignore[union-attr]
+    assert LiveHost(root=str(tmp_path)).ask("room:/").kind == "another root"  # type: ignore[union-attr]

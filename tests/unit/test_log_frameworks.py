@@ -1,0 +1,164 @@
+"""What frameworks and launchers beside torch say, a name that does not resolve, logs that break off in a traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from netdoctor.model import Finding, Severity, Status
+from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.diagnosis.outcome import Ending, outcome
+from netdoctor.nccl.log.parser import parse_text
+
+STALL = (
+    "[1,0]<stderr>:[2026-01-02 10:00:00.1: W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be "
+    "reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.\n"
+    "[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:grad_3 [missing ranks: 2, 5]\n"
+)
+STUCK = (
+    "2026-01-02 10:00:00.1: E external/xla/xla/service/rendezvous.cc:38] This thread has been waiting for `init clique for "
+    "rank 2` for 10 seconds and may be stuck.\n"
+)
+STEPS = "".join(f"[1,0]<stdout>:step {n} loss 2.0\n" for n in range(9))
+REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.9:1234: Failed to connect to remote host: "
+FRAME = 'Traceback (most recent call last):\n  File "/w/train.py", line 9, in main\n    assert total == ranks\n'
+
+
+def findings(text: str) -> tuple[Finding, ...]:
+    return diagnose(parse_text(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "words"),
+    [
+        pytest.param(STALL, "hang", "rank 2, 5 did not come", id="Horovod's stall check"),
+        pytest.param(
+            STALL.replace("missing ranks: 2, 5", "ready ranks: 0, 1"), "hang", "ranks 0, 1 wait for", id="an old Horovod's"
+        ),
+        pytest.param(STUCK, "hang", "did not come to init clique for rank 2", id="XLA's rendezvous"),
+        pytest.param(f"[rank3] {REFUSED}Connection refused\n", "firewall_connect", "10.0.0.9:1234: nobody listens", id="gRPC"),
+        pytest.param(
+            "x/client.cc:96] Coordination service agent in error status: DEADLINE_EXCEEDED: Deadline Exceeded\n",
+            "firewall_connect",
+            "no answer in time",
+            id="JAX's coordination service",
+        ),
+        pytest.param(
+            "srun: error: Task launch for StepId=36.0 failed on node n131: Invalid job credential\n",
+            "missing_node",
+            "not started on n131: Invalid job credential",
+            id="Slurm's task launch",
+        ),
+        pytest.param(
+            "slurmstepd: error: execve(): /w/run.sh: No such file or directory\n",
+            "missing_node",
+            "not started: /w/run.sh: No such file or directory",
+            id="a program that a node does not have",
+        ),
+        pytest.param(
+            "  Warning  BackOff  2m  kubelet  Back-off restarting failed container init in pod job-worker-1_ns(8d68)\n",
+            "missing_node",
+            "not started on job-worker-1: init",
+            id="a container that ends again and again",
+        ),
+        pytest.param(
+            "Warning  FailedScheduling  default-scheduler  0/8 nodes are available: 8 Insufficient nvidia.com/gpu.\n",
+            "missing_node",
+            "no node with the free GPUs",
+            id="a pod that no node has room for",
+        ),
+        pytest.param(
+            "Open MPI detected an inbound MPI TCP connection request from a peer\nthat appears to be part of this MPI job\n",
+            "socket_ifname",
+            "another process than it means",
+            id="Open MPI's addresses",
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "/w/a.py", line 4, in init\nValueError: host not found: Name or '
+            "service not known\n",
+            "firewall_connect",
+            "name cannot be resolved",
+            id="a master's name that does not resolve",
+        ),
+        pytest.param(
+            "Container rank 3 status failed cmd ['python3', 'train.py'] code 1 log log/workerlog.3\n",
+            "rank_died",
+            "rank 3 ended first with exit code 1",
+            id="Paddle's launcher",
+        ),
+        pytest.param(
+            "[rank: 1] Child process with PID 77 terminated with code 1. Forcefully terminating all other processes.\n",
+            "rank_died",
+            "rank 1 ended first with exit code 1",
+            id="Lightning's launcher",
+        ),
+        pytest.param(
+            "[c10d] The server socket has failed to bind to [::]:97 (errno: 13 - Permission denied).\n",
+            "bootstrap_ports",
+            "may not listen on the rendezvous port (Permission denied)",
+            id="a port of root's",
+        ),
+        pytest.param(
+            "torch/THCGeneral.cpp line=50 error=802 : system not yet initialized\n",
+            "fabric_manager",
+            "CUDA error 802",
+            id="what CUDA says of NVSwitch",
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "/w/a.py", line 4, in init\nsocket.gaierror: [Errno -2] Name\n',
+            "rank_died",
+            "socket.gaierror at /w/a.py:4",
+            id="a class of Python whose name begins small",
+        ),
+    ],
+)
+def test_what_others_than_torch_say_is_known(text: str, cause: str, words: str) -> None:
+    first = findings(text)[0]
+    assert (first.status, first.cause) == (Status.FAIL, cause)
+    assert words in first.message
+
+
+def test_a_stall_that_passed_is_none() -> None:
+    assert [f.status for f in findings(STALL + STEPS)] == [Status.PASS]
+    assert Status.FAIL not in [f.status for f in findings(STUCK + STUCK.replace("This thread", "Thread is unstuck! This"))]
+
+
+def test_a_lost_coordinator_is_the_echo_of_a_death() -> None:
+    death = "x.cc:954] UNAVAILABLE: Task /job:jax_worker/replica:0/task:37 heartbeat timeout.\n"
+    assert "task 37" in findings(death + "WatchTasksAsync failed for task 3: UNAVAILABLE\n")[0].message
+
+
+def test_a_log_that_breaks_off_in_a_traceback() -> None:
+    """What was raised is not in it; that something was, and where, is."""
+    (finding, *_) = findings("[rank0]: ".join(["", *FRAME.splitlines(keepends=True)]))
+    assert finding.status is Status.FAIL
+    assert "beyond the end of the log, at /w/train.py:9: assert total == ranks" in finding.message
+    assert findings(FRAME + "step 1 loss 2.0\n" * 9)[0].status is Status.PASS  # the end of a traceback is not always known
+    ignored = "Exception ignored in atexit callback:\n"
+    assert Status.FAIL not in [f.status for f in findings(ignored + FRAME)]
+
+
+def test_an_exception_ends_a_job_whatever_it_says() -> None:
+    """Its family says why; that nobody caught it says that the job failed."""
+    text = "RuntimeError: world_size (1) is not divisible by 2\n"
+    assert outcome(parse_text(text)).ending is Ending.FAILED
+    assert findings(text)[0].severity is Severity.CRITICAL
+    assert outcome(parse_text(text + "step 1 loss 2.0\n" * 9)).ending is not Ending.FAILED
+
+
+def test_a_launchers_summary_hides_no_error_of_nccl() -> None:
+    error = "Failed, NCCL error x.cpp:295 'internal error - please report this issue to the NCCL developers'\n"
+    (finding,) = findings(error + "mpirun detected that one or more processes exited with non-zero status\n")
+    assert finding.status is Status.UNKNOWN
+    assert any("internal error" in line for line in finding.evidence["lines"])
+
+
+def test_sigbus_may_be_a_full_shared_memory() -> None:
+    text = "failed (exitcode: -7) local_rank: 0 (pid: 52) of binary: /usr/bin/python\n"
+    assert [f.cause for f in findings(text)][:2] == ["rank_died", "shm_disabled_or_small"]
+
+
+def test_hints_of_trouble_are_shown_where_nothing_else_is() -> None:
+    (finding,) = findings("launching\nthe fabricator on n3 is unreachable, giving up\n")
+    assert finding.status is Status.UNKNOWN
+    assert finding.evidence["lines"] == ["-:2: the fabricator on n3 is unreachable, giving up"]
+    assert "lines" not in findings("batch size cannot be changed\n" + "step 1 loss 2.0\n" * 9)[0].evidence
