@@ -1,7 +1,7 @@
 # ruff: noqa: E501  (a row a line)
 """What frameworks beside torch, and what starts programs, print of a job that cannot begin or stands still: one row a family.
 
-Sources: Horovod (horovod/common/stall_inspector.cc, operations.cc; runner/gloo_run.py), XLA (xla/service/rendezvous.cc,
+Sources: Horovod (horovod/common/stall_inspector.cc, operations.cc), XLA (xla/service/rendezvous.cc,
 xla/pjrt/distributed), gRPC (subchannel list), Ray (src/ray/gcs), Paddle (distributed/launch), Lightning (strategies/launchers),
 Slurm (src/api/step_launch.c, src/slurmd/slurmstepd/task.c), kubelet (pkg/kubelet/kuberuntime), runc, nvidia-container-toolkit.
 """
