@@ -55,6 +55,7 @@ CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is u
 MEMORY_LEAST = 64 << 20
 MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as much for CUDA's context and torch
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
+RANKS = "state job.ranks_per_node: job: {ranks_per_node: N} in the configuration, or NETDOCTOR_JOB_RANKS_PER_NODE=N"
 WORKERS = "workers of a DataLoader are not counted"
 
 
@@ -125,7 +126,7 @@ def limits(
     nodes = intent.count
     if isinstance(nodes, Unavailable) or not intent.ranks_here:
         lost = missing(nodes, environ.launcher) or "no GPU is seen"
-        yield unknown(f"how many ranks start here could not be told: {lost}", how="LOCAL_WORLD_SIZE, job.ranks_per_node")
+        yield unknown(f"how many ranks start here could not be told: {lost}", how=RANKS)
         return
     # A container a rank shows one GPU: its limits are that rank's.
     shown = len(gpus.visible or ()) or intent.ranks_here

@@ -376,7 +376,7 @@ def _notes(fleet: Fleet, now: float | None) -> list[str]:
         notes.append(f"{count(len(extra), 'node')} not on the list of expected nodes: {listed(extra)}")
     single = [g.name for g in fleet.groups if len(g.members) == 1]
     if single:
-        notes.append(f"alone of their kind, so compared with nobody: {listed(single, 4)}")
+        notes.append(f"alone of their kind, so compared with nobody: {listed([f'({name})' for name in single], 4)}")
     blind = sum(n.run is not None and n.run.shape.gpus is None for n in fleet.nodes)
     if blind:
         notes.append(f"the GPUs of {count(blind, 'node')} could not be read")

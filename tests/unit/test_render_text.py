@@ -73,6 +73,19 @@ def test_the_first_step_is_of_the_worst_fail(worst: dict[str, Any], says: str) -
     assert says in render(report(open_, less, bad)).splitlines()
 
 
+def test_an_inconclusive_report_says_what_to_do_first() -> None:
+    one = check("allreduce.run", Finding(Status.UNKNOWN, "no torch", how="give --python"))
+    assert "first: give --python" in render(report(one)).splitlines()
+    assert "first: " not in render(report(check("a.b", Finding(Status.PASS, "right")), one))
+
+
+def test_a_few_checks_of_one_answer_keep_their_words() -> None:
+    some = [check(f"a.c{n}", Finding(Status.UNKNOWN, f"words {n}", how="nvidia-smi -L")) for n in range(4)]
+    few, many = (render(report(*part)).splitlines() for part in (some[:3], some))
+    assert [f"         a.c{n}: words {n}" in few for n in range(3)] == [True] * 3
+    assert not any("words 1" in line for line in many)
+
+
 def test_a_subject_that_begins_the_words_is_not_said_twice() -> None:
     text = render(report(check("allreduce.nodes", Finding(Status.FAIL, "node 0 (master): gone", "node 0"))))
     assert "node 0 (master): gone" in text and "node 0: node 0" not in text
