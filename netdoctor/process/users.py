@@ -15,6 +15,20 @@ class UserError(ValueError):
     """No such user, or the kernel refused."""
 
 
+def only_by_name() -> bool:
+    """Whether this root is an ordinary user: that of a user namespace in which no id but its own is mapped.
+
+    Rootless containers are such (`unshare -Ur`, enroot, apptainer --fakeroot without subuids): whatever runs here is that user
+    and has what that user may do, as outside (user_namespaces(7); capabilities count for inodes whose ids are mapped).
+    """
+    try:
+        with open("/proc/self/uid_map", "rb") as file:
+            words = file.read().split()
+    except OSError:
+        return False
+    return len(words) == 3 and words[0] == b"0" and words[1] != b"0" and words[2] == b"1"
+
+
 def become(name: str) -> None:
     """Be `name` (a login name or a uid): its groups, gid and uid, and PR_SET_NO_NEW_PRIVS.  Raises UserError."""
     import pwd
