@@ -31,6 +31,15 @@ def ensure_open() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
+def readable(fd: int, seconds: float) -> bool:
+    """Whether something, or the end, can be read within that time.  By poll(2): select(2) takes no descriptor from 1024 on."""
+    import select
+
+    asked = select.poll()
+    asked.register(fd, select.POLLIN)
+    return bool(asked.poll(max(0.0, seconds) * 1000))
+
+
 def _not_waiting(number: int) -> bool:
     import os
 
@@ -49,7 +58,9 @@ def _patient(number: int, like: TextIO) -> TextIO:
     class Patient(io.FileIO):
         def write(self, data: Any) -> int:
             while (written := super().write(data)) is None:
-                select.select([], [self], [])
+                waiting = select.poll()
+                waiting.register(self, select.POLLOUT)
+                waiting.poll()
             return written
 
     raw = io.BufferedWriter(Patient(number, "w", closefd=False))

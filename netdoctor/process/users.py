@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -66,6 +65,7 @@ def lacking(uid: int, gid: int, groups: Iterable[int], paths: Sequence[tuple[str
     A child that becomes the user asks, so that the answer is the kernel's.
     """
     from netdoctor.process.become import become_user
+    from netdoctor.process.streams import readable
 
     back, to = os.pipe()
     child = os.fork()
@@ -80,7 +80,7 @@ def lacking(uid: int, gid: int, groups: Iterable[int], paths: Sequence[tuple[str
             os._exit(0)
     os.close(to)
     try:
-        answered = bool(select.select([back], [], [], WAIT)[0])
+        answered = readable(back, WAIT)
         said = os.read(back, 512) if answered else b""
     finally:
         os.close(back)
