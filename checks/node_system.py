@@ -189,6 +189,7 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         Trouble.HUNG: system.stuck,
         Trouble.LOCKUP: system.uptime,
         Trouble.UNRECOVERED: pci.devices,
+        Trouble.SICK: pci.devices,
         Trouble.DEAD: system.mounts,
     }
     lost = missing(*(needs[what] for what in needs if what in past))
@@ -215,13 +216,12 @@ def _lockups(system: System, events: Iterable[SystemEvent]) -> Iterator[tuple[st
 
 def _unrecovered(events: Iterable[SystemEvent], pci: Pci) -> Iterator[tuple[str, str]]:
     """Of GPUs and RDMA devices, and of the ports above them: what else is on PCI is no job's."""
+    every = [*(pci.gpus or ()), *(device for device in pci.devices or () if device.rdma)]
+    words = {
+        Trouble.UNRECOVERED: "did not recover from an uncorrected error of its PCIe link (AER)",
+        Trouble.SICK: "has a firmware that failed, and did not recover (mlx5, health)",
+    }
     for event in events:
-        if event.what is not Trouble.UNRECOVERED:
-            continue
-        own = [
-            one
-            for one in (*(pci.gpus or ()), *(d for d in pci.devices or () if d.rdma))
-            if event.name in (one.address, *one.path)
-        ]
-        if own:
-            yield f"PCI {own[0].address}", f"{own[0].address} did not recover from an uncorrected error of its PCIe link (AER)"
+        own = [one for one in every if event.name in (one.address, *one.path)]
+        if event.what in words and own:
+            yield f"PCI {own[0].address}", f"{own[0].address} {words[event.what]}"

@@ -179,6 +179,13 @@ def test_links_that_did_not_recover() -> None:
     assert {one.status for one in other.values()} == {PASS}
 
 
+def test_an_adapter_whose_firmware_failed() -> None:
+    failed = "mlx5_core 0000:18:00.0: print_health_info:431:(pid 0): synd 0x1: firmware internal error"
+    assert said(log=(failed,))["PCI 0000:18:00.0"].status is FAIL
+    cured = "mlx5_core 0000:18:00.0: mlx5_health_try_recover:335:(pid 9): health recovery succeeded"
+    assert {one.status for one in said(log=(failed, cured)).values()} == {PASS}
+
+
 def test_a_log_that_may_not_be_read_is_unknown_beside_gpus() -> None:
     assert said(log=Unavailable(Kind.DENIED))["kernel log"].status is UNKNOWN
     assert "kernel log" not in said(machine="cpu-node")
