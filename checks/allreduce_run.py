@@ -172,7 +172,8 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
     if there:
         what = there.nvidia or there.others
         why = "the job's torch does not use it" if there.nvidia else "netdoctor does not judge it"
-        return unknown(f"{text}: {what} here, but {why}", how="see torch.backend", measured=measured)
+        how = ASK if there.nvidia else "the vendor's own test: all_reduce_perf of rccl-tests for AMD"
+        return unknown(f"{text}: {what} here, but {why}", how=how, measured=measured)
     return unknown(f"{text}: whether there is an accelerator could not be read ({there})", measured=measured)
 
 
@@ -205,6 +206,7 @@ def _broken(run: Run, measured: dict[str, object], files: int | Unavailable | No
     return fail(text, cause=cause or "rank_died", how=how, phase=phase, **said)
 
 
+ASK = "python -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())' with the job's Python; see torch.backend"
 _HOW = {
     Obstacle.GPU_BUSY: "run it when the GPUs are free",
     Obstacle.GPU_UNREAD: "nvidia-smi: NVML does not tell whether the GPUs are free",
@@ -216,7 +218,7 @@ _HOW = {
     Obstacle.NOT_READY: "systemctl status nvidia-fabricmanager; confidential computing: nvidia-smi conf-compute -srs 1",
     Obstacle.NO_GPU: "see hardware.accelerator; CUDA_VISIBLE_DEVICES; libcuda.so.1 and /dev/nvidia* in the container",
     Obstacle.IMPORT: "import torch with that interpreter; give another with --python; --via nccl goes without torch",
-    Obstacle.TIME: "more time: allreduce budget in the configuration",
+    Obstacle.TIME: "more time: --budget SECONDS, or budget_s in the configuration",
     Obstacle.MEMORY: "ulimit -n, -u and -v, and the limits of memory and processes of the cgroup",
     Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",
     Obstacle.OTHER_NODE: "see allreduce.nodes",

@@ -52,7 +52,11 @@ def environment(
     known = nccl_environment.known_of(libraries, net, rdma, job)
     if not vantage.job_network:
         known = replace(known, links=Unavailable(Kind.NOT_READ, vantage.network_elsewhere))
-    found = [*nccl_environment.judge_job(environ, known, job), *_topology(environ, gpus), *_devices(environ, rdma, gpus, job)]
+    found = [
+        *nccl_environment.judge_job(environ, known, job),
+        *_topology(environ, gpus),
+        *_devices(environ, rdma, gpus, pci, job),
+    ]
     yield from (_weighed(one, gpus, pci, job) for one in found if one.status is not Status.PASS)
     yield from _open_to_others(replace(environ, conf_files=tuple(nccl_environment.conf_files(environ, known))), vantage)
     if not vantage.job_environment:
@@ -117,13 +121,15 @@ def _topology(environ: Environ, gpus: Gpus) -> Iterator[Finding]:
         yield nccl_environment.other_machine(environ.nccl["NCCL_TOPO_FILE"], len(environ.topology), strange)
 
 
-def _devices(environ: Environ, rdma: Rdma, gpus: Gpus, job: Intent) -> Iterator[Finding]:
-    """Devices that a list leaves out by chance, and a protocol that is not for these GPUs."""
+def _devices(environ: Environ, rdma: Rdma, gpus: Gpus, pci: Pci, job: Intent) -> Iterator[Finding]:
+    """Devices that a list leaves out, perhaps by chance, and a protocol that is not for these GPUs."""
     settings = environ.nccl or {}
     hcas, protocols = settings.get("NCCL_IB_HCA"), settings.get("NCCL_PROTO")
-    if hcas is not None and (found := node_variables.left_out(hcas, rdma)) is not None:
-        yield between_nodes(found, job)
-    if protocols is not None and (found := node_variables.forced_ll128(protocols, gpus)) is not None:
+    if hcas is not None:
+        found = node_variables.left_out(hcas, rdma) or node_variables.beside_the_gpus(hcas, rdma, gpus, pci)
+        if found is not None and job.others is not False:
+            yield between_nodes(found, job)
+    if protocols is not None and (found := node_variables.forced_ll128(protocols, gpus, pci)) is not None:
         yield found
 
 

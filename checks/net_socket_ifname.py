@@ -137,17 +137,9 @@ def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding
             yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}; is it a Service that leads back here?")
 
 
-def _look_for(peer: Peer) -> str:
-    if isinstance(peer.addresses, Unavailable):
-        return f"getent hosts {peer.name}: here, and where it is known; or name its address instead ({peer.variable})"
-    if peer.routed is False:
-        return f"ip route get {peer.addresses[0]}"
-    return f"is it up? nc -vz {peer.name} {peer.port or 'PORT'}"
-
-
 def _unreachable(seen: Seen, peer: Peer, subject: str) -> Iterator[Finding]:
     """Another node that no connection comes to: no job of several nodes starts."""
-    why, how = peer.unreachable, _look_for(peer)
+    why, how = peer.unreachable, peer.how
     if isinstance(why, str) and seen.intent.others is not False:
         yield seen.wrong(why, subject, how=how, addresses=list(peer.addresses or ()))
     elif why is not None:

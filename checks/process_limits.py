@@ -24,9 +24,11 @@ from netdoctor.api import (
     Kernel,
     Net,
     Pci,
+    Rdma,
     Status,
     Unavailable,
     Vantage,
+    between_nodes,
     check,
     cost,
     fail,
@@ -55,6 +57,7 @@ CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is u
 MEMORY_LEAST = 64 << 20
 MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as much for CUDA's context and torch
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
+RANKS = "state job.ranks_per_node: job: {ranks_per_node: N} in the configuration, or NETDOCTOR_JOB_RANKS_PER_NODE=N"
 WORKERS = "workers of a DataLoader are not counted"
 
 
@@ -112,6 +115,7 @@ def limits(
     gpus: Gpus,
     net: Net,
     pci: Pci,
+    rdma: Rdma,
     baseline: Baseline,
     vantage: Vantage,
 ) -> Iterator[Finding]:
@@ -125,7 +129,7 @@ def limits(
     nodes = intent.count
     if isinstance(nodes, Unavailable) or not intent.ranks_here:
         lost = missing(nodes, environ.launcher) or "no GPU is seen"
-        yield unknown(f"how many ranks start here could not be told: {lost}", how="LOCAL_WORLD_SIZE, job.ranks_per_node")
+        yield unknown(f"how many ranks start here could not be told: {lost}", how=RANKS)
         return
     # A container a rank shows one GPU: its limits are that rank's.
     shown = len(gpus.visible or ()) or intent.ranks_here
@@ -142,6 +146,8 @@ def limits(
         ("memory", cgroups.memory, Need(MEMORY_LEAST * ranks, MEMORY_MOST * ranks), "{}"),
     ):
         yield _cgroup(subject, caps, need, what, here, cgroups.hidden, ran)
+    if rdma.devices != ():
+        yield from (between_nodes(one, intent) for one in _handles(cgroups.rdma, here))
 
 
 def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
@@ -170,6 +176,23 @@ def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:
         return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
     what = "{} processes and threads for all that the user runs on this machine"
     return here.judged("nproc", Cap("ulimit -u", limit), need, "pids", what)
+
+
+def _handles(caps: Caps, here: Here) -> Iterator[Finding]:
+    """Only what is wrong or open: every rank opens every RDMA device (NCCL src/transport/net_ib/init.cc), which takes a handle
+    (kernel/cgroup/rdma.c), and passes over one that it may not open."""
+    tight = min((one for one in caps or () if one), key=lambda cap: cap.most, default=None)
+    if tight is not None and tight.most < here.ranks:
+        yield fail(
+            f"rdma.max gives {int(tight.most)} handles of an RDMA device; {here.who} take one each",
+            subject="rdma",
+            loss=cost.less(tight.most, here.ranks, "ranks of this node get the device"),
+            expected=f"hca_handle={here.ranks} at least",
+            measured={"file": tight.file},
+            how=f"cat {tight.file}; whoever makes the job's cgroup writes 'DEVICE hca_handle=max hca_object=max' into it",
+        )
+    elif (lost := missing(caps, *(caps or ()))) is not None:
+        yield unknown(f"limits of the cgroup on RDMA devices could not be read: {lost}", subject="rdma")
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:

@@ -34,6 +34,7 @@ from netdoctor.api import (
 )
 
 GIVE = "give the job's interpreter with --python"
+GIVEN = "ask for them: docker run --gpus all; of a pod's container, resources: {limits: {nvidia.com/gpu: N}}"
 ELSEWHERE = frozenset({"gloo", "mpi", "ucc"})  # of by_torch.CARRIERS: all but NCCL; any other name is a class that is not known
 
 
@@ -69,9 +70,13 @@ def _nvidia(there: Accelerator, vantage: Vantage, baseline: Baseline, libraries:
     if not vantage.job_environment and not python.given:
         return unknown(f"{vantage.elsewhere}: {python.path} need not be the job's Python", how=GIVE)
     if there.hidden:
-        return unknown("libcuda shows this process no GPU (CUDA_VISIBLE_DEVICES, or none was given to the container)")
+        text = "libcuda shows this process no GPU (CUDA_VISIBLE_DEVICES, or none was given to the container)"
+        return unknown(text, how=f"echo $CUDA_VISIBLE_DEVICES; {GIVEN}")
     if not there.visible:
-        return unknown(f"{there.nvidia} here, but no driver library shows any: were they meant for this process?")
+        text = f"{there.nvidia} here, but no driver library shows any: were they meant for this process?"
+        return unknown(
+            text, how=GIVEN if vantage.in_container else "nvidia-smi; modprobe nvidia, where the driver is installed"
+        )
     return _static(torch) or _asked(python, baseline)
 
 

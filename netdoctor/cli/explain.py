@@ -16,6 +16,7 @@ from netdoctor.fixes import mends
 from netdoctor.model import Fix
 from netdoctor.plugins import Loaded, needs
 from netdoctor.textsafe import clean
+from netdoctor.variables.catalogue import lookup
 
 WIDTH: Final = 100
 _PLACES: Final = {
@@ -50,8 +51,10 @@ def explain(loaded: Loaded, id: str) -> str:
         return _text(_cause(CAUSES[cause]))
     if id in RESULTS:
         return _text(_result(id, RESULTS[id]))
+    if variable := lookup(id) or lookup(id.upper()):
+        raise LookupError(f"{clean(id)!r} is a variable: netdoctor env --explain {variable.name}")
     known = [*(s.id for s in loaded.specs), *CAUSES, *RESULTS]
-    close = difflib.get_close_matches(id, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(id, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else "; netdoctor list names the checks"
     raise LookupError(f"no check and no cause {clean(id)!r}{hint}")
 
@@ -65,9 +68,12 @@ def _check(spec: CheckSpec, source: str) -> Iterator[str]:
     if source and source != "built in":
         yield f"from {source}"
     document = getattr(sys.modules.get(spec.judge.__module__), "__doc__", None) or spec.judge.__globals__.get("__doc__")
-    if document:
+    lines = inspect.cleandoc(str(document or "")).splitlines()
+    if lines and lines[0].rstrip(".") == spec.title:
+        lines = lines[2:]
+    if lines:
         yield ""
-        yield from inspect.cleandoc(str(document)).splitlines()
+        yield from lines
     yield ""
     yield "looks at"
     for need in needs(spec):

@@ -25,6 +25,8 @@ _ELSEWHERE: Final = {
 }
 # Whose pods do not compute together; of the others an indexed Job's alone have the all-reduce over all (overlays/multi-node).
 _APART: Final = frozenset({"Pod", "Deployment", "ReplicaSet", "DaemonSet", "Job", "CronJob"})
+# Their pods always restart (Kubernetes, pkg/apis/apps/validation, of restartPolicy); a LeaderWorkerSet makes StatefulSets.
+_ALWAYS: Final = frozenset({"Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "LeaderWorkerSet"})
 _ASKS: Final = ("gpu", "mig-")  # nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/xe
 
 Object = dict[str, Any]
@@ -53,10 +55,13 @@ def gated(text: str, folder: Traversable, image: str | None) -> str:
             _note(one, f"no pod is in it: {why}")
     if not places:
         raise GateError("no pod is in it: nothing was gated")
+    told: dict[int, tuple[Object, dict[str, None]]] = {}
     for one, way in asking or places:
-        _gate(one, way, parts)
-    for one in {id(one): one for one, _ in asking or places}.values():
-        _together(one)
+        said = told.setdefault(id(one), (one, {}))[1]
+        said |= dict.fromkeys(_gate(one, way, parts))
+    for one, said in told.values():
+        for words in (*said, *_together(one)):
+            _note(one, words)
     spaces = dict.fromkeys(_namespace(one) for one, _ in asking or places)
     made = [*objects, *(_config(parts["config.yaml"], space) for space in spaces)]
     if image:
@@ -95,11 +100,11 @@ def _asking(pod: Object) -> list[Object]:
     return found
 
 
-def _gate(one: Object, way: Way, parts: Object) -> None:
+def _gate(one: Object, way: Way, parts: Object) -> tuple[str, ...]:
+    """Put it in; what is to be said of that."""
     pod = way[-1][1]
     if any(init.get("name") == "netdoctor-gate" for init in pod.get("initContainers") or ()):
-        _note(one, "has its gate already")
-        return
+        return ("has its gate already",)
     main = (_asking(pod) or pod["containers"])[0]
     gate = copy.deepcopy(main)
     _merge(pod, copy.deepcopy(parts["copy/init-containers.yaml"]["spec"]["template"]["spec"]))
@@ -115,19 +120,18 @@ def _gate(one: Object, way: Way, parts: Object) -> None:
         ours["rules"] += (job.get("podFailurePolicy") or {}).get("rules") or []
         job["podFailurePolicy"] = ours
     elif (pod.get("restartPolicy") or _beside(way) or "Always") != "Never":
-        _note(
-            one,
-            "a pod whose gate fails is tried again where it is and keeps its GPUs meanwhile; restartPolicy Never frees them",
-        )
+        frees = "restartPolicy Never frees them" if one.get("kind") not in _ALWAYS else "delete it to have it tried elsewhere"
+        return (f"a pod whose gate fails is tried again where it is and keeps its GPUs meanwhile; {frees}",)
+    return ()
 
 
-def _together(one: Object) -> None:
-    """Where several pods make one job, say that each was gated for itself, and what tries the way between them."""
+def _together(one: Object) -> Iterator[str]:
+    """Where several pods make one job: that each was gated for itself, and what tries the way between them."""
     if (one.get("spec") or {}).get("completionMode") == "Indexed":
-        _note(one, "its gate looks at each pod alone; overlays/multi-node runs one all-reduce over all of them as well")
+        yield "its gate looks at each pod alone; overlays/multi-node runs one all-reduce over all of them as well"
     elif one.get("kind") not in _APART:
         how = "to try the way between pods, start netdoctor allreduce once in the place of the job's own command"
-        _note(one, f"its gate looks at each pod alone, an all-reduce over all pods is of indexed Jobs; {how}")
+        yield f"its gate looks at each pod alone, an all-reduce over all pods is of indexed Jobs; {how}"
 
 
 def _job(one: Object, way: Way) -> Object | None:

@@ -40,7 +40,7 @@ def _root(
     pass
 
 
-@app.command()
+@app.command(short_help="Look at this node, run a short all-reduce, say what is wrong.")
 @takes("only", *JUDGED, *FOLDED, *LOOKED, "exit_style", "termination_log")
 def preflight(
     options: Options,
@@ -49,7 +49,10 @@ def preflight(
         Text,
         typer.Option("--serve", metavar="[HOST:]PORT", help="Look again and again, and serve the metrics of the last look."),
     ] = None,
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", help="Of --serve: from look to look.")] = 600.0,
+    every: Annotated[
+        float,
+        typer.Option("--every", metavar="SECONDS", help="Of --serve: from look to look (default 600).", show_default=False),
+    ] = 600.0,
 ) -> int:
     """Look at this node, run a short all-reduce, say what is wrong and what mends it."""
     if serve is not None:
@@ -74,7 +77,7 @@ def run(
     return wrapper.run(replace(options, profile=options.profile or ("gate" if gate else None)), command, gate=gate)
 
 
-@app.command()
+@app.command(short_help="One verified all-reduce over several nodes.")
 @takes("only", *JUDGED, *FOLDED, "checks_dir", "python", "user", "via", "budget", "quiet", "exit_style", "termination_log")
 def allreduce(
     options: Options,
@@ -82,7 +85,9 @@ def allreduce(
     node_rank: Annotated[int | None, typer.Option(metavar="R", help="Which one this is, from 0.")] = None,
     master: Annotated[Text, typer.Option(metavar="HOST[:PORT]", help="Node 0; a port of its own, not MASTER_PORT.")] = None,
     ranks_per_node: Annotated[int | None, typer.Option(metavar="K", help="Default: one a GPU, else one.")] = None,
-    wait: Annotated[float, typer.Option(metavar="SECONDS", help="For the other nodes to come.")] = 120.0,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For the other nodes to come (default 120).", show_default=False)
+    ] = 120.0,
     stall: Annotated[float | None, typer.Option(metavar="SECONDS", help="Without progress, until it counts as hung.")] = None,
     token_file: Annotated[
         Text, typer.Option(metavar="FILE", help="What all nodes prove themselves by (-: stdin; else NETDOCTOR_TOKEN, MUNGE).")
@@ -98,7 +103,7 @@ def allreduce(
     return command.allreduce(options, place, Limits(wait, stall), snapshot)
 
 
-@app.command()
+@app.command(short_help="Record every answer and run, to be judged anywhere.")
 @takes("only", "config", *LOOKED, "redact")
 def snapshot(
     options: Options,
@@ -138,7 +143,7 @@ def _key(path: str | None) -> bytes:
         raise typer.Exit(2) from None
 
 
-@app.command()
+@app.command(short_help="Judge a snapshot.")
 @takes("only", *JUDGED, *FOLDED, "checks_dir", "exit_style")
 def diagnose(
     options: Options,
@@ -150,7 +155,7 @@ def diagnose(
     return command.run(options, file)
 
 
-@app.command()
+@app.command(short_help="Take credentials and --redact words out of a file.")
 @takes("redact")
 def clean(
     options: Options,
@@ -163,7 +168,7 @@ def clean(
     return command.run(options, file, output)
 
 
-@app.command()
+@app.command(short_help="Write what to expect of nodes like this good one.")
 @takes("config", "profile", "fail_on", *LOOKED)
 def expect(
     options: Options,
@@ -215,7 +220,7 @@ def schema(name: Annotated[str, typer.Argument(help="report, log, env, ras, flee
     raise typer.Exit(command.schema(name))
 
 
-@app.command()
+@app.command(short_help="Root cause from NCCL, torch and Gloo output.")
 @takes(*JUDGED, *TOLD, "exit_style")
 def log(
     options: Options,
@@ -227,7 +232,7 @@ def log(
     return command.run(options, files)
 
 
-@app.command()
+@app.command(short_help="Judge NCCL, torch, Gloo, UCX and libfabric variables.")
 @takes(*JUDGED, *TOLD, "exit_style")
 def env(
     options: Options,
@@ -260,7 +265,7 @@ def ras(
     return command.run(options, address, diagnostics=diagnostics)
 
 
-@app.command()
+@app.command(short_help="Manifests, prologs, playbooks and units, printed or written.")
 def deploy(
     what: Annotated[
         Text, typer.Argument(help="kubernetes, slurm, ansible, systemd, prometheus; nothing: say what there is.")
@@ -291,11 +296,11 @@ def _config() -> None:
     """With one command alone typer would take its name away."""
 
 
-@config.command("show")
+@config.command("show", short_help="Every key, its value, and who said it.")
 @takes(*JUDGED, "checks_dir", "python", "user", "via", "vantage", "budget")
 def config_show(
     options: Options,
-    form: Annotated[Text, typer.Option("--format", "-f", help="text or json.")] = None,
+    form: Annotated[Text, typer.Option("--format", "-f", metavar="FORMAT", help="text or json.")] = None,
 ) -> int:
     """Every key, its value, and who said it: file, variable, command line or nobody."""
     from netdoctor.cli import config as command
@@ -307,7 +312,7 @@ fleet = typer.Typer(name="fleet", help="Many nodes at once.", no_args_is_help=Tr
 app.add_typer(fleet)
 
 
-@fleet.command("report")
+@fleet.command("report", short_help="Missing nodes, drift, outliers, faults that no node sees alone.")
 @takes(*JUDGED, *TOLD, "exit_style", "quiet")
 def fleet_report(
     options: Options,

@@ -25,11 +25,14 @@ class Options:
     ] = None
     config: Annotated[Text, typer.Option(metavar="FILE", help="Configuration (YAML).")] = None
     expect: Annotated[Text, typer.Option(metavar="FILE", help="What `netdoctor expect` wrote of a good node.")] = None
-    profile: Annotated[Text, typer.Option(help="default, gate, audit, prolog or strict: what must be able to tell.")] = None
+    profile: Annotated[
+        Text, typer.Option(metavar="NAME", help="default, gate, audit, prolog or strict: what must be able to tell.")
+    ] = None
     fail_on: Annotated[
         Text,
         typer.Option(
-            help="Lowest severity that counts as unhealthy: info, warning, critical (the default; of env and fleet: warning)."
+            metavar="SEVERITY",
+            help="Lowest severity that counts as unhealthy: info, warning, critical (the default; of env and fleet: warning).",
         ),
     ] = None
     format: Annotated[
@@ -37,6 +40,7 @@ class Options:
         typer.Option(
             "--format",
             "-f",
+            metavar="FORMAT",
             envvar="NETDOCTOR_FORMAT",
             help=f"{', '.join(formats.names())}; of a node or fleet also prometheus.",
         ),
@@ -62,9 +66,14 @@ class Options:
     user: Annotated[Text, typer.Option(metavar="NAME", help="Look and run as this user (root only).")] = None
     via: Annotated[
         Text,
-        typer.Option(help="torch: the job's; nccl: libnccl and the driver alone. Else torch, or nccl in a job without torch."),
+        typer.Option(
+            metavar="torch|nccl",
+            help="torch: the job's; nccl: libnccl and the driver alone. Else torch, or nccl in a job without torch.",
+        ),
     ] = None
-    vantage: Annotated[Text, typer.Option(help="job: this is the job's own context; node: it is not.")] = None
+    vantage: Annotated[Text, typer.Option(metavar="job|node", help="job: this is the job's own context; node: it is not.")] = (
+        None
+    )
     host_root: Annotated[
         Text,
         typer.Option("--host-root", metavar="DIR", envvar="NETDOCTOR_HOST_ROOT", help="A mounted host of the same kernel."),
@@ -84,7 +93,10 @@ class Options:
         typer.Option("--redact", metavar="WORD", envvar="NETDOCTOR_REDACT", help="Also leave out this word (repeat)."),
     ] = None
     exit_style: Annotated[
-        Text, typer.Option(envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end.")
+        Text,
+        typer.Option(
+            metavar="STYLE", envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end."
+        ),
     ] = None
     quiet: Annotated[bool, typer.Option("--quiet", "-q", envvar="NETDOCTOR_QUIET", help="No progress on stderr.")] = False
     termination_log: Annotated[

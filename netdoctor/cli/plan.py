@@ -59,7 +59,8 @@ def _lines(options: Options, config: Config, work: engine.Work) -> Iterator[str]
     if isinstance(found, str):
         session, what = live.by_nccl(found, libraries, config), f"{found}, without torch"
     elif found is not None or isinstance(python, Unavailable) or none:
-        yield from _no_run(found or (python if isinstance(python, Unavailable) else libraries.torch))
+        lost = found or (python if isinstance(python, Unavailable) else libraries.torch)
+        yield from _no_run(f"{getattr(lost, 'detail', '') or lost}; --python names the job's")
         return
     else:
         session, what = live.by_torch(python, config), f"the torch of {python.path} ({python.why})"

@@ -64,6 +64,7 @@ def find(given: Given, variables: Mapping[str, str]) -> Nodes:
         raise NodesError(f"--nodes N: how many nodes?{said}")
     if not 1 <= count <= MAX_NODES:
         raise NodesError(f"--nodes: must be 1 to {MAX_NODES}, not {count}")
+    rank = 0 if rank is None and count == 1 else rank
     if rank is None:
         raise NodesError(f"--node-rank R: which of them is this one?{said}")
     if not 0 <= rank < count:

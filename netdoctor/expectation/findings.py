@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -138,17 +139,21 @@ def loss_of(one: Shortfall, about: About) -> Loss:
 
 def _fix(subject: str, quantity: Quantity, place: str) -> Fix:
     summary, *commands = _FIXES.get(quantity, _COMPARE)
-    return Fix(
-        f"{place}{summary}", tuple(one.format(subject.removeprefix("GPU ").removesuffix(" under load")) for one in commands)
-    )
+    name = subject.removeprefix("GPU ").removesuffix(" under load")
+    at = name if _ADDRESS.match(name) else f"$(basename $(readlink -f /sys/class/infiniband/{name}/device))"
+    return Fix(f"{place}{summary}", tuple(one.format(name, at=at) for one in commands))
+
+
+_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:")  # as sysfs writes it, which is all that lspci -s takes
 
 
 _PCI: Final = (
     "reseat the card or its riser, and look for errors of the link",
-    "lspci -vv -s {} | grep -e LnkCap -e LnkSta",
+    "lspci -vv -s {at} | grep -e LnkCap -e LnkSta",
     "dmesg | grep -i -e aer -e pcieport",
 )
 _CABLE: Final = ("look at cable, transceiver and switch port", "ibstat {}", "rdma link show | grep {}")
+_INTERFACE: Final = (_CABLE[0], "ibstat {0} || ethtool {0}", "rdma link show | grep {0}")
 _BUS: Final = ("find the missing one: reseat, firmware, dmesg", "lspci -nn | grep -i -e nvidia -e mellanox", "dmesg")
 _GIDS: Final = ("give its interface the addresses that the others have", "rdma link show | grep {}", "ip -br address")
 _COMPARE: Final = ("make it as its like: compare the two", "lspci -nn", "nvidia-smi -q", "ibv_devinfo")
@@ -159,7 +164,7 @@ _FIXES: Final = {
     Quantity.PORTS: _CABLE,
     Quantity.LANES: _CABLE,
     Quantity.INTERFACE: _CABLE,
-    Quantity.INTERFACE_SPEED: _CABLE,
+    Quantity.INTERFACE_SPEED: _INTERFACE,
     Quantity.BOND: (
         "bring the port back: cable, switch port, LACP of the switch",
         "cat /proc/net/bonding/{}",
@@ -170,9 +175,14 @@ _FIXES: Final = {
     Quantity.RAILS: _BUS,
     Quantity.NEAREST: _BUS,
     Quantity.GPUS_NEAR: _BUS,
-    Quantity.MTU: ("give its interface the MTU of the others", "rdma link show | grep {}", "ip -br link"),
+    Quantity.MTU: ("give its interface the MTU of the others", "ip -br link", "rdma link show"),
     Quantity.GID_KINDS: _GIDS,
     Quantity.FAMILIES: _GIDS,
+    Quantity.PKEY: (
+        "give its port the partition of the others",
+        "cat /sys/class/infiniband/{}/ports/*/pkeys/0",
+        "smpquery pkeys",
+    ),
     Quantity.CLOCK: ("see what lowers its clocks: heat, power, a lock", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER -i {}"),
     Quantity.POWER: ("give it the power limit of the others", "nvidia-smi -q -d POWER -i {}", "nvidia-smi -i {} -pl WATT"),
     Quantity.CLIQUE: ("give it the partition of the others", "nvidia-smi -q -i {} | grep -A6 Fabric"),

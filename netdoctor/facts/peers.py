@@ -57,6 +57,15 @@ class Peer:
             return Unavailable(Kind.TIMED_OUT, f"{self.variable}={self.name} did not answer within a second")
         return None
 
+    @property
+    def how(self) -> str:
+        """What shows why nothing connects to it."""
+        if isinstance(self.addresses, Unavailable):
+            return f"getent hosts {self.name}: here, and where it is known; or name its address instead ({self.variable})"
+        if self.routed is False and self.addresses:
+            return f"ip route get {self.addresses[0]}"
+        return f"is it up? nc -vz {self.name} {self.port or 'PORT'}"
+
     def reached_by(self) -> frozenset[str]:
         """Interfaces that lead to one of its addresses: the kernel's choice, and those with a route of their own."""
         chosen = (one.interface for one in self.routes.values() if not isinstance(one, Unavailable))

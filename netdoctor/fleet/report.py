@@ -211,7 +211,8 @@ def _of_node(node: Node) -> Iterator[Finding]:
         more = f" (and {count(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         evidence = {"reasons": [one.why for one in reasons]} if len(reasons) > 1 else {}
         if status is Status.UNKNOWN:
-            words = f"{_worst(reasons)}: {reasons[0].why}{more}"
+            flaky = f"{NodeState.FLAKY}: " if _worst(reasons) is NodeState.FLAKY else ""
+            words = f"{flaky}{reasons[0].why}{more}"
             yield Finding(status, words, node.name, evidence=evidence, nodes=(node.name,))
             continue
         missing = reasons[0].state is NodeState.MISSING
@@ -376,7 +377,7 @@ def _notes(fleet: Fleet, now: float | None) -> list[str]:
         notes.append(f"{count(len(extra), 'node')} not on the list of expected nodes: {listed(extra)}")
     single = [g.name for g in fleet.groups if len(g.members) == 1]
     if single:
-        notes.append(f"alone of their kind, so compared with nobody: {listed(single, 4)}")
+        notes.append(f"alone of their kind, so compared with nobody: {listed([f'({name})' for name in single], 4)}")
     blind = sum(n.run is not None and n.run.shape.gpus is None for n in fleet.nodes)
     if blind:
         notes.append(f"the GPUs of {count(blind, 'node')} could not be read")

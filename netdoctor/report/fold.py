@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from netdoctor.model import NODE, CheckResult, Finding, Report, Status, plain, size_text
+from netdoctor.model import NODE, CheckResult, Finding, Health, Report, Status, plain, size_text
 from netdoctor.report.values import MOST_NAMES, WRONG, fails, points, runs, shown
 from netdoctor.textsafe import clean, listed
 
 _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
+
+
+_FEW: Final = 3  # checks that answer alike, each with its own words
 
 
 class Block(NamedTuple):
@@ -29,6 +32,12 @@ class Block(NamedTuple):
     @property
     def checks(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(clean(finding.check) for finding in self.findings))
+
+    @property
+    def each(self) -> tuple[str, ...]:
+        """What every one of a few checks says, where that differs."""
+        said = tuple(dict.fromkeys(f"{clean(f.check)}: {_spoken(f)}" for f in self.findings))
+        return said if 1 < len(self.checks) <= _FEW >= len(said) and len({f.message for f in self.findings}) > 1 else ()
 
     @property
     def text(self) -> str:
@@ -84,9 +93,11 @@ def right(checks: Sequence[CheckResult]) -> Iterator[tuple[Status, str, str]]:
 
 def _said(check: CheckResult) -> str:
     first = next((f for f in check.findings if f.status is check.status), None)
-    if first is None:
-        return "the check said nothing"
-    return clean(first.message if first.subject == NODE else f"{first.subject}: {first.message}")
+    return "the check said nothing" if first is None else _spoken(first)
+
+
+def _spoken(finding: Finding) -> str:
+    return clean(finding.message if finding.subject == NODE else f"{finding.subject}: {finding.message}")
 
 
 def _times(check: CheckResult) -> str:
@@ -131,9 +142,11 @@ def first_step(report: Report) -> str:
             return f"first: {said}: {clean(command)}" if command and clean(command) not in said else f"first: {said}"
         if how := next((f.how for f in alike if f.how), ""):
             return f"first: {clean(how)}"
-    asked = (f.how for c in report.checks for f in c.findings if f.status is Status.UNKNOWN and f.blocking and f.how)
-    how = next(asked, "") if not failed else ""
-    return f"first: {clean(how)}" if how else ""
+    if failed or report.verdict.status is not Health.INCONCLUSIVE:
+        return ""
+    asked = [f for c in report.checks for f in c.findings if f.status is Status.UNKNOWN and f.how]
+    known = next((f.how for f in sorted(asked, key=lambda f: not f.blocking)), None)
+    return f"first: {clean(known)}" if known else ""
 
 
 def ran(report: Report) -> Iterator[str]:

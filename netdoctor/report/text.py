@@ -103,6 +103,8 @@ def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Ite
     lines = _wrapped(tag + block.text, f"{word:<8} {who}", _INDENT + "  ", width)
     yield lines[0].replace(word, paint(word, code), 1)
     yield from lines[1:]
+    for said in block.each:
+        yield from _wrapped(said, _INDENT, _INDENT + "  ", width)
     for row in rows(finding) if len(block.checks) == 1 else (r for r in rows(finding) if r.label == "find out"):
         if row.commands:
             yield from _commands(row.parts, row.label)

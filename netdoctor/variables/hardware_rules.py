@@ -8,9 +8,11 @@ from dataclasses import replace
 from netdoctor.causes.cost import SOMETIMES, less
 from netdoctor.facts.environ import Setting
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma, RdmaDevice
-from netdoctor.model import Finding, missing
-from netdoctor.nccl.hcas import active_ports, rate, selected
+from netdoctor.model import Finding, Status, Unavailable, missing
+from netdoctor.nccl.gpudirect import within
+from netdoctor.nccl.hcas import active_ports, nearest, no_accelerator, places, rate, selected
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.variables.judge import written_wrong
 
@@ -35,6 +37,45 @@ def left_out(setting: Setting, rdma: Rdma) -> Finding | None:
     return replace(found, loss=less(left, left + len(extra), "RDMA devices of their kind are left"))
 
 
+def beside_the_gpus(setting: Setting, rdma: Rdma, gpus: Gpus, pci: Pci) -> Finding | None:
+    """Devices below a switch with a GPU of the job, none of which the list takes, and that are as fast as what it takes.
+
+    NCCL then leads that GPU to another's (src/graph/topo.cc, ncclTopoGetLocal).  Whether they are the job's network or one for
+    storage nobody tells, so this is never a fail.
+    """
+    devices, choice = rdma.devices or (), parse_hcas(setting.value)
+    if choice is None:
+        return None
+    kept = [device for device in selected(devices, choice) if active_ports(device)]
+    left = [device for device in devices if active_ports(device) and device not in kept]
+    mine = places(gpus, pci)
+    if not kept or not left or mine == ():
+        return None
+    if isinstance(mine, Unavailable) or isinstance(pci.devices, Unavailable):
+        why = f"it leaves out {left[0].name}, and whether that is beside a GPU could not be read: {missing(pci.devices, mine)}"
+        return Finding(Status.UNKNOWN, f"{setting.name}={setting.value}: {why}", setting.name, cause="env_misuse")
+    near = {gpu.label: nearest(gpu, devices, pci) for gpu in mine}
+    own = {label: found for label, (kind, found) in near.items() if kind and within(kind, "PXB")}
+    lost = {label: found for label, found in own.items() if not any(one in kept for one in found)}
+    fastest = max(map(rate, kept))
+    passed_over = [one for one in left if rate(one) >= fastest and any(one in found for found in lost.values())]
+    if not passed_over or not fastest:
+        return None
+    now, more = sum(map(rate, kept)), sum(map(rate, passed_over))
+    names = ", ".join(one.name for one in passed_over)
+    message = (
+        f"{setting.name}={setting.value}: it takes none of {names}, beside {', '.join(lost)}: their data goes by other devices"
+    )
+    return Finding(
+        Status.UNKNOWN,
+        f"{message}; a fault if they are of the job's network",
+        setting.name,
+        cause="env_misuse",
+        evidence={"rule": "beside-gpus", "source": str(setting.source)},
+        how=f"{less(now, now + more, 'Gb/s are left').formula}: ibstat, and which of them the other nodes reach",
+    )
+
+
 def _kind(device: RdmaDevice) -> tuple[object, float] | None:
     """Link layer and rate; None of a device that carries nothing."""
     ports = active_ports(device)
@@ -48,18 +89,20 @@ def _by_prefix_alone(device: RdmaDevice, devices: tuple[RdmaDevice, ...], choice
     return bool(by) and by <= there - {device.name} and not selected([device], choice)
 
 
-def forced_ll128(setting: Setting, gpus: Gpus) -> Finding | None:
+def forced_ll128(setting: Setting, gpus: Gpus, pci: Pci) -> Finding | None:
     """LL128 between GPUs for which NCCL does not take it by itself: src/graph/tuning.cc, where the intra-node path is longer
     than PATH_NVB ("Other cases are not tested and may cause silent data corruption").
 
     A list enables all that it names, ``^`` all that it does not: with both 2.21.5 and 2.29.7 gave LL128 a bandwidth on L40S.
     """
-    pairs = gpus.of_the_job or ()
-    mine = [gpu for _, gpu in pairs if gpu is not None]
-    if len(mine) < 2 or missing(*(gpu.nvlinks for gpu in mine)) is not None or not any(_enabled(setting.value)):
+    if not any(_enabled(setting.value)) or no_accelerator(pci, gpus):
         return None
-    bare = [gpu for gpu in mine if gpu.mig is False and not any(gpu.nvlinks or ())]
-    if not bare:
+    pairs = gpus.of_the_job
+    mine = [gpu for _, gpu in pairs or () if gpu is not None]
+    if (lost := missing(pairs, gpus.all, *(x for gpu in mine for x in (gpu.nvlinks, gpu.mig)))) is not None:
+        text = f"{setting.name}={setting.value} forces LL128, and whether NVLink joins the GPUs could not be read: {lost}"
+        return Finding(Status.UNKNOWN, text, setting.name, cause="env_misuse")
+    if len(mine) < 2 or not any(gpu.mig is False and not any(gpu.nvlinks or ()) for gpu in mine):
         return None
     message = f"{setting.name}={setting.value} forces LL128 between GPUs without NVLink, where NCCL itself leaves it out"
     found = written_wrong(setting.name, setting, "forced-ll128", message, "leave NCCL_PROTO unset; ^LL128 keeps LL128 away")

@@ -206,7 +206,7 @@ def _findings(setting: Setting, row: Variable | None, issues: Sequence[Issue]) -
 def _fix(setting: Setting, issue: Issue) -> Fix:
     where = f" ({setting.source})" if setting.source.path else ""
     if issue.expected:
-        return Fix(f"set it as expected{where}: {issue.expected}")
+        return Fix(f"correct {setting.name}{where}: {issue.expected}")
     if where:  # of a file, which NCCL reads all the same
         return Fix(f"remove {setting.name}{where}")
     return Fix(f"remove {setting.name}", (f"unset {setting.name}",), tries=((setting.name, None),))

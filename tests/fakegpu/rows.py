@@ -369,6 +369,12 @@ ROWS: Final = (
         "cuMemImportFromShareableHandle * 217",
     ),
     broken("the HCA registers nothing", "memlock", "inter-node mlx5_0:1", "registration * 12"),
+    broken(
+        "the rdma cgroup gives no more queue pairs",
+        "dev_infiniband_missing",
+        "inter-node mlx5_0:1",
+        "ibv_create_qp 3+ 11",
+    ),
     broken("/dev/shm of 8 MiB", SMALL, "inter-node mlx5_0:1", around=Around(setup=SHM.format("8m"))),
     # shared memory
     Row("/dev/shm of 1 MiB", SHARED, "node", SMALL, torch="", around=Around(setup=SHM.format("1m"), env=EAGER)),

@@ -71,7 +71,10 @@ def test_every_kind_has_a_gate_before_its_gpus(kind: str, tmp_path: Path) -> Non
         assert gate["volumeMounts"] == main["volumeMounts"] and gate["command"][3] == "preflight"
         assert {v["name"] for v in pod["volumes"]} == {"netdoctor", "netdoctor-config"}
     lasting = kind in {"Deployment", "StatefulSet", "PyTorchJob", "MPIJob", "LeaderWorkerSet", "RayCluster"}
-    assert (AGAIN in notes) == lasting
+    assert (AGAIN in notes) == lasting and len(notes.splitlines()) == len(set(notes.splitlines()))
+    assert ("restartPolicy Never" in notes) == (
+        kind in {"PyTorchJob", "MPIJob", "RayCluster"}
+    )  # the others take none but Always
     assert (f"{kind} " in notes and "looks at each pod alone" in notes) == (kind not in {"Pod", "Deployment", "CronJob"})
 
 

@@ -1,10 +1,12 @@
 """`netdoctor list` and `netdoctor explain`: every check and every cause can be explained."""
 
 import pytest
+from typer.testing import CliRunner
 
 from netdoctor.api import Net, Vantage, check, ok
 from netdoctor.causes import CAUSES
 from netdoctor.causes.results import RESULTS
+from netdoctor.cli import main
 from netdoctor.cli.explain import explain, listing
 from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.plugins import Loaded, load
@@ -71,6 +73,19 @@ def test_every_cause_can_be_explained(name: str) -> None:
     assert explain(Loaded(), name).startswith(f"{name}: {CAUSES[name].title}\n")
 
 
+def test_what_a_check_is_about_is_said_once() -> None:
+    text = explain(load(dropin_dir="/nonexistent", search=[]), "net.socket_ifname").splitlines()
+    assert text[0].partition(": ")[2] not in (line.rstrip(".") for line in text[1:])
+
+
+@pytest.mark.parametrize("words", [[], ["fleet"], ["config"]])
+def test_help_says_each_command_whole(words: list[str]) -> None:
+    """And every option what it takes, in words that a shell's user knows."""
+    shown = CliRunner().invoke(main.app, [*words, "--help"], env={"COLUMNS": "80"}).output
+    assert "Commands:" in shown and "..." not in shown.partition("Commands:")[2]
+    assert "<str>" not in CliRunner().invoke(main.app, ["preflight", "--help"]).output
+
+
 def test_every_check_can_be_explained() -> None:
     got = load(dropin_dir="/nonexistent", search=[])
     for spec in got.specs:
@@ -81,7 +96,14 @@ def test_every_check_can_be_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("id", "said"), [("gdr_disable", "did you mean gdr_disabled"), ("zzzzzz", "netdoctor list names"), ("\x1b]0;x\x07", "''")]
+    ("id", "said"),
+    [
+        ("gdr_disable", "did you mean gdr_disabled"),
+        ("zzzzzz", "netdoctor list names"),
+        ("nothing", "netdoctor list names"),  # not hang
+        ("nccl_ib_gid_index", "netdoctor env --explain NCCL_IB_GID_INDEX"),
+        ("\x1b]0;x\x07", "''"),
+    ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(id: str, said: str) -> None:
     with pytest.raises(LookupError, match=said):

@@ -1,6 +1,8 @@
 """Mends are said for the place one looks from, and what makes them last is there."""
 
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -190,3 +192,11 @@ def test_causes_name_checks_that_there_are() -> None:
 def test_a_variable_with_a_name_that_a_shell_would_run(name: str, runtime: str | None) -> None:
     for fix in (fix_environment(at(runtime), name, unset=True), fix_environment(at(runtime), f"{name}=1")):
         assert all(f"'{name}'" in line for line in (*fix.commands, *(fix.persistent if runtime else ())))
+
+
+def test_lspci_gets_an_address_and_ibstat_no_interface_alone() -> None:
+    """`lspci -s mlx5_5` is "Invalid bus number": of an RDMA device sysfs has the address."""
+    text = (Path(__file__).parents[2] / "fixtures/faults/golden.json").read_text(encoding="utf-8")
+    places = set(re.findall(r"lspci -vv -s (\S+)", text))
+    assert places and all(re.match(r"[0-9a-f]{4,}:|\$\(basename", place) for place in places)
+    assert not re.search(r'ibstat e[nt]\w+"', text) and "ibstat eno1 || ethtool eno1" in text

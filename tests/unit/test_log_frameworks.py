@@ -109,6 +109,51 @@ def findings(text: str) -> tuple[Finding, ...]:
             "socket.gaierror at /w/a.py:4",
             id="a class of Python whose name begins small",
         ),
+        pytest.param(
+            "[n1:19:0] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)\n",
+            "ib_timeout",
+            "no answer on mlx5_0:1",
+            id="UCX",
+        ),
+        pytest.param(
+            "mlx5: n1: got completion with error:\n"
+            + "00000000 00000000 00000000 00000000\n" * 3
+            + "00000000 00008115 08000123 00a1b2d2\n",
+            "ib_timeout",
+            "no answer (transport retries exceeded)",
+            id="what libmlx5 dumps",
+        ),
+        pytest.param(
+            "n1:14:14 [0] process_err_completion:17 NCCL WARN NET/OFI Operation with NULL context completed with error\n",
+            "firewall_connect",
+            "a libfabric request failed (Operation with NULL context)",
+            id="a completion of libfabric that belongs to no request",
+        ),
+        pytest.param(
+            "RuntimeError: cuda runtime error (39) : uncorrectable ECC error encountered at /p/THC/THCGeneral.cpp:265\n",
+            "other",
+            "could not correct: uncorrectable ECC error encountered",
+            id="CUDA's errors in torch's words up to 1.4",
+        ),
+        pytest.param("TimeoutError: RPC call to step timed out\n", "hang", "did not come to step", id="vLLM's workers"),
+        pytest.param(
+            "slurmstepd: error: pyxis: couldn't start container\nsrun: error: n16: task 0: Exited with exit code 1\n",
+            "missing_node",
+            "pyxis: couldn't start container",
+            id="a container that a node does not start",
+        ),
+        pytest.param(
+            "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\n",
+            "rank_died",
+            "rank 2 ended first",
+            id="MPI_ABORT",
+        ),
+        pytest.param(
+            '  File "/w/ray/worker.py", line 25, in get\nray.exceptions.RayTaskError(ValueError): ray::run() (pid=2)\n',
+            "rank_died",
+            "a task of Ray failed with ValueError",
+            id="the exception of another worker",
+        ),
     ],
 )
 def test_what_others_than_torch_say_is_known(text: str, cause: str, words: str) -> None:
@@ -125,6 +170,15 @@ def test_a_stall_that_passed_is_none() -> None:
 def test_a_lost_coordinator_is_the_echo_of_a_death() -> None:
     death = "x.cc:954] UNAVAILABLE: Task /job:jax_worker/replica:0/task:37 heartbeat timeout.\n"
     assert "task 37" in findings(death + "WatchTasksAsync failed for task 3: UNAVAILABLE\n")[0].message
+
+
+def test_an_actor_that_the_watchdog_ended_is_no_first_fault() -> None:
+    late = (
+        "[rank3]:[E1 10:00:00 ProcessGroupNCCL.cpp:6] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2"
+    )
+    died = "(raylet) A worker died or was killed while executing a task by an unexpected error. Worker IP address: 10.0.0.5\n"
+    assert findings(late + ", OpType=ALLREDUCE)\n" + died)[0].cause == "hang"
+    assert findings(died)[0].cause == "rank_died"
 
 
 def test_a_log_that_breaks_off_in_a_traceback() -> None:

@@ -30,5 +30,6 @@ def test_slurm_s_batch_script_is_told_of_srun() -> None:
         find(Given(), {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "4", "SLURM_PROCID": "0", "SLURM_NODEID": "0"})
     with pytest.raises(NodesError, match=r"how many nodes\? \(RANK is empty\)"):
         find(Given(), {"RANK": "", "WORLD_SIZE": "2"})
+    assert find(Given(nodes=1), {}).rank == 0  # it can be no other
     with pytest.raises(NodesError, match="JOB_COMPLETION_INDEX is empty"):
         find(Given(nodes=2), {"JOB_COMPLETION_INDEX": ""})

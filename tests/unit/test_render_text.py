@@ -11,6 +11,7 @@ from hypothesis import given
 from netdoctor.model import Finding, Fix, Report, Severity, Status
 from netdoctor.report import terminal
 from netdoctor.report.brief import render as brief
+from netdoctor.report.html import render as page
 from netdoctor.report.text import render
 from netdoctor.report.values import cut, shown
 from tests.support.facts.reports import DRAWN, EVERY, FAIL, PAIRS, PASS, check, report, reports
@@ -71,6 +72,20 @@ def test_the_first_step_is_of_the_worst_fail(worst: dict[str, Any], says: str) -
     less = check("b.less", Finding(Status.FAIL, "slow", severity=Severity.WARNING, fix=Fix("lesser mend")))
     open_ = check("c.open", Finding(Status.UNKNOWN, "not seen", how="netdoctor preflight"))
     assert says in render(report(open_, less, bad)).splitlines()
+
+
+def test_an_inconclusive_report_says_what_to_do_first() -> None:
+    one = check("allreduce.run", Finding(Status.UNKNOWN, "no torch", how="give --python"))
+    assert "first: give --python" in render(report(one)).splitlines()
+    assert "first: " not in render(report(check("a.b", Finding(Status.PASS, "right")), one))
+
+
+def test_a_few_checks_of_one_answer_keep_their_words() -> None:
+    some = [check(f"a.c{n}", Finding(Status.UNKNOWN, f"words {n}", how="nvidia-smi -L")) for n in range(4)]
+    few, many = (render(report(*part)).splitlines() for part in (some[:3], some))
+    assert [f"         a.c{n}: words {n}" in few for n in range(3)] == [True] * 3
+    assert not any("words 1" in line for line in many)
+    assert "<p>a.c1: words 1</p>" in page(report(*some[:3]))
 
 
 def test_a_subject_that_begins_the_words_is_not_said_twice() -> None:

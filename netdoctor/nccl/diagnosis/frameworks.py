@@ -49,6 +49,25 @@ def _why(events: tuple[Event, ...]) -> str:
     return next((said for mark, said in _WHYS.items() if mark in text), "it is not up yet, has ended, or is not let through")
 
 
+def rdma(log: LogFacts) -> Iterator[Hypothesis]:
+    """A failed completion that UCX or libmlx5 reports; `synd` is the HCA's own code (mlx5's programmer's reference, CQE)."""
+    events = tuple(e for e in log.of("rdma_error") if not log.of("completion"))
+    if not events:
+        return
+    synd = next((e.data["synd"].lower() for e in events if e.data.get("synd")), "")
+    dev, what = (next(iter(caught(events, name)), "") for name in ("dev", "what"))
+    text = f"a request over RDMA failed{f' on {dev}' if dev else ''}{f': {what}' if what else ''}"
+    if synd in _NO_ANSWER:
+        text = f"RDMA requests got no answer{f' on {dev}' if dev else ''} ({_NO_ANSWER[synd]})"
+    yield Hypothesis("ib_timeout", Confidence.LIKELY if synd in _NO_ANSWER else Confidence.OPEN, text, events)
+    if any(e.data.get("link", "").lower() == "roce" for e in events):
+        text = "the GIDs of the two ends may not fit, or PFC may not be set up"
+        yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, text, events)
+
+
+_NO_ANSWER: Final = {"15": "transport retries exceeded", "16": "receiver not ready"}
+
+
 def port(log: LogFacts) -> Iterator[Hypothesis]:
     """torch's store cannot listen on its port (torch/csrc/distributed/c10d/socket.cpp)."""
     events = log.of("store_port")
@@ -70,4 +89,4 @@ _WHYS: Final = {  # strerror, and gRPC's status codes
     "deadline": "no answer in time: it waits for others itself, or a firewall drops the packets",
 }
 
-RULES = (stalled, coordinator, port)
+RULES = (stalled, coordinator, rdma, port)

@@ -93,8 +93,9 @@ def requests(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("firewall_connect", Confidence.STRONG_MINUS, text, (e,), _EFA)
             yield Hypothesis("rank_died", Confidence.OPEN, "the peer may have died", (e,))
         else:
-            yield Hypothesis("hang", Confidence.OPEN, f"a libfabric request failed: {error[:100]}", (e,))
-            yield Hypothesis("firewall_connect", Confidence.OPEN_MINUS, "the fabric to the peer may be closed", (e,))
+            text = f"a libfabric request failed ({error[:100]}): the fabric to the peer may be closed to it"
+            yield Hypothesis("firewall_connect", Confidence.OPEN, text, (e,), _EFA)
+            yield Hypothesis("hang", Confidence.OPEN_MINUS, "a libfabric request failed, and its peer waits", (e,))
     for e in log.above_info("ofi_register")[:1]:
         if Wording.NOT_ALLOCATED.within(e.text):
             text = "libfabric could not register memory: the locked-memory limit is too low"

@@ -38,10 +38,14 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
             text = f"the program ended by an exception of its own, whose traceback is not in this log: {alone[1]}"
             yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, (alone[0],), _READ, fault=Fault.EXCEPTION)
         if raised:
-            text = f"{raised[0].data.get('type', 'an exception')}: what it says is that another process or connection is gone"
+            kind = raised[0].data.get("type", "an exception")
+            inner = kind.partition("(")[2].rstrip(")")
+            text = f"{kind}: what it says is that another process or connection is gone"
+            if inner:  # ray.exceptions.RayTaskError(ValueError): the task's own traceback is behind it, or in its worker's log
+                text = f"a task of Ray failed with {inner}: its worker's log, or the lines after this one, say why"
             yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, tuple(raised[:4]))
         return
-    kind = first.data.get("type") or "an exception, whose name is beyond the end of the log,"
+    kind = first.data.get("type") or "whose name is beyond the end of the log,"
     place = f"{first.data.get('file') or '?'}:{first.data.get('at') or '?'}"
     who = author((first,))
     said, fault = first.text[:200], Fault.EXCEPTION
@@ -55,7 +59,8 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.LIKELY_MINUS
     if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
         confidence = Confidence.OPEN_MINUS  # something went wrong before
-    text = f"{'the program' if who == 'job' else who} ended by an exception of its own, {kind} at {place}: {said}"
+    ended = f"{'the program' if who == 'job' else who} ended by an exception of its own"
+    text = f"{ended}, {kind} at {place}: {said or 'the log breaks off'}"
     lines = (first,) if full is None or full is first else (first, full)
     yield Hypothesis(cause, confidence, text, lines, fix, fault=fault, subject=None if who == "job" else who)
 

@@ -31,7 +31,11 @@ def register(log: LogFacts) -> Iterator[Hypothesis]:
     if keys:
         text = "the HCA ran out of memory keys; the locked-memory limit is not it"
         yield Hypothesis("other", Confidence.STRONG_PLUS, text, events + keys, how="dmesg | grep CREATE_MKEY")
-    if any("dmabuf" in c for c in calls) or Wording.NOT_REGISTRABLE.within(errno):
+    if Wording.NO_MORE.within(errno):  # kernel/cgroup/rdma.c, rdmacg_try_charge; memory that may not be locked is ENOMEM
+        text = "the rdma limit of the job's cgroup is reached: it gets no more objects of the HCA"
+        how = "grep . /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/rdma.max in the job; dmesg of the HCA's driver"
+        yield Hypothesis("dev_infiniband_missing", Confidence.STRONG_PLUS, text, events, how=how, loss=STOPS)
+    elif any("dmabuf" in c for c in calls) or Wording.NOT_REGISTRABLE.within(errno):
         text = "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here"
         yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, Topic.GPUDIRECT, loss=STOPS, why=_REFUSED)
         yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, Topic.MEMLOCK)

@@ -10,7 +10,7 @@ from typing import Final
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.mends import Topic
-from netdoctor.nccl.diagnosis.outcome import summary
+from netdoctor.nccl.diagnosis.outcome import before, summary
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -93,7 +93,8 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
     gone = log.of("actor_died")
     if gone and not log.of("exception", "oom", "cuda"):
         text = f"{f'the actor {who}' if (who := author(gone)) != 'job' else 'an actor'} of Ray died: its own log says why"
-        yield Hypothesis("rank_died", Confidence.OPEN, text, gone, _FIRST)
+        late = any(before(e, gone[0]) for e in log.above_info("watchdog", "heartbeat"))  # it is how torch ends a process
+        yield Hypothesis("rank_died", Confidence.EFFECT if late else Confidence.OPEN, text, gone, _FIRST)
 
 
 def unstarted(log: LogFacts) -> Iterator[Hypothesis]:

@@ -35,6 +35,7 @@ _Verbs = Literal[
     "register",
     "open_device",
     "provider",
+    "rdma_error",
 ]
 _Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "gpu_lost", "peermem", "imex"]
 _Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]

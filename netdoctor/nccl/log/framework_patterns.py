@@ -1,7 +1,7 @@
 # ruff: noqa: E501  (a row a line)
 """What frameworks beside torch, and what starts programs, print of a job that cannot begin or stands still: one row a family.
 
-Sources: Horovod (horovod/common/stall_inspector.cc, operations.cc; runner/gloo_run.py), XLA (xla/service/rendezvous.cc,
+Sources: Horovod (horovod/common/stall_inspector.cc, operations.cc), XLA (xla/service/rendezvous.cc,
 xla/pjrt/distributed), gRPC (subchannel list), Ray (src/ray/gcs), Paddle (distributed/launch), Lightning (strategies/launchers),
 Slurm (src/api/step_launch.c, src/slurmd/slurmstepd/task.c), kubelet (pkg/kubelet/kuberuntime), runc, nvidia-container-toolkit.
 """
@@ -16,8 +16,8 @@ PATTERNS: Final = (
     # a framework's own word that some ranks have not come to what the others wait in
     row(
         "stalled",
-        "missing ranks:|ready ranks:|subset of ranks|may be stuck|join the rendezvous|thread is unstuck|termination timeout for",
-        r"\[missing ranks: ?(?P<missing>\d[\d, ]*)\]|\[ready ranks: ?(?P<ready>\d[\d, ]*)\]|submitted to be reduced, gathered or broadcasted by subset of ranks|(?P<over>Thread is unstuck)|waiting for `(?P<what>[^`]{1,80})[^`]*` for \d+ seconds and may be stuck|Expected \d+ threads to join the rendezvous|Termination timeout for `(?P<what2>[^`]{1,80})",
+        "missing ranks:|ready ranks:|subset of ranks|may be stuck|join the rendezvous|thread is unstuck|termination timeout for|rpc call to",
+        r"RPC call to (?P<what3>\w{1,60}) timed out|\[missing ranks: ?(?P<missing>\d[\d, ]*)\]|\[ready ranks: ?(?P<ready>\d[\d, ]*)\]|submitted to be reduced, gathered or broadcasted by subset of ranks|(?P<over>Thread is unstuck)|waiting for `(?P<what>[^`]{1,80})[^`]*` for \d+ seconds and may be stuck|Expected \d+ threads to join the rendezvous|Termination timeout for `(?P<what2>[^`]{1,80})",
         "missing ready over",
     ),
     # the process that all others register with: JAX's and TensorFlow's coordination service, Ray's GCS, anything behind gRPC
@@ -27,6 +27,14 @@ PATTERNS: Final = (
         r"CoordinationService/\w+|Coordination service agent in error status|failed to connect to all addresses|(?:Failed|Unable) to connect to (?:the )?GCS|Failed to register worker .{0,80}Raylet|WatchTasks\w* failed",
         follow=1,
     ),
+    # RDMA that is not NCCL's: UCX (src/uct/ib/mlx5/ib_mlx5_log.c) and what libmlx5 prints of any failed completion (cq.c)
+    row(
+        "rdma_error",
+        "(synd 0x|got completion with error:",
+        r"(?P<what>[A-Z][\w \-]{3,50}?) on (?P<dev>[\w.\-]+:\d+)/(?P<link>IB|RoCE) \(synd 0x(?P<synd>[0-9a-f]+)|\bmlx5: (?P<host>\S+): got completion with error:",
+        "host",
+        follow=5,
+    ),
     # the name of a rendezvous in torch's words up to 1.4
     row("store", "host not found: ", r"host not found: (?P<gai>[A-Z][\w ]{3,60})"),
     row(
@@ -34,8 +42,8 @@ PATTERNS: Final = (
     ),
     row(
         "unstarted",
-        "task launch for|application launch failed|execve()|unable to contact slurm controller|back-off restarting failed|failedscheduling|oci runtime|executable file not found|nvidia-container-cli: |could not select device driver|createcontainer|runcontainererror|container start failed|not found|open file",
-        rf"Task launch for .{{1,60}} failed on node (?P<host>[\w.\-]+): (?P<launch>.{{1,160}})|srun: error: Application launch failed: (?P<launch2>.{{1,160}})|error: execve\(\): (?P<launch3>.{{1,200}})|Unable to contact slurm controller(?P<launch4>)|Back-off restarting failed container (?:(?P<launch5>\S+) in pod (?P<host2>[a-z0-9.\-]+))?|(?P<unplaced>FailedScheduling .{{0,200}}(?:Insufficient|nodes are available))|OCI runtime (?:create|exec) failed(?P<launch6>.{{0,200}})|(?P<launch7>exec:? .{{1,100}}executable file not found)|(?P<launch8>nvidia-container-cli: .{{1,160}})|(?P<launch9>could not select device driver .{{1,100}})|(?:CreateContainer(?:Config)?|RunContainer)Error(?P<launch10>)|(?P<launch11>pyxis: container start failed)|(?P<launch12>\b(?:torchrun|python3?|deepspeed|accelerate|mpirun|mpiexec|srun|ray|\w+_perf): (?:command )?not found)|(?P<launch13>python\S*: can{QUOTE}t open file .{{1,200}})",
+        "task launch for|application launch failed|execve()|unable to contact slurm controller|back-off restarting failed|failedscheduling|oci runtime|executable file not found|nvidia-container-cli: |could not select device driver|createcontainer|runcontainererror|container start failed|start container|spank: required plugin|not found|open file",
+        rf"Task launch for .{{1,60}} failed on node (?P<host>[\w.\-]+): (?P<launch>.{{1,160}})|srun: error: Application launch failed: (?P<launch2>.{{1,160}})|error: execve\(\): (?P<launch3>.{{1,200}})|Unable to contact slurm controller(?P<launch4>)|Back-off restarting failed container (?:(?P<launch5>\S+) in pod (?P<host2>[a-z0-9.\-]+))?|(?P<unplaced>FailedScheduling .{{0,200}}(?:Insufficient|nodes are available))|OCI runtime (?:create|exec) failed(?P<launch6>.{{0,200}})|(?P<launch7>exec:? .{{1,100}}executable file not found)|(?P<launch8>nvidia-container-cli: .{{1,160}})|(?P<launch9>could not select device driver .{{1,100}})|(?:CreateContainer(?:Config)?|RunContainer)Error(?P<launch10>)|(?P<launch11>pyxis: container start failed|pyxis: couldn{QUOTE}t start container|spank: required plugin \S+ \w+\(\) failed.{{0,60}})|(?P<launch12>\b(?:torchrun|python3?|deepspeed|accelerate|mpirun|mpiexec|srun|ray|\w+_perf): (?:command )?not found)|(?P<launch13>python\S*: can{QUOTE}t open file .{{1,200}})",
         "host",
     ),
     row(

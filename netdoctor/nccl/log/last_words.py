@@ -21,7 +21,7 @@ _NONE: Final = re.compile(
 _HINTS: Final = re.compile(
     rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
     rb"|unexpected\w*|unable to|cannot|could(?: not|n.t)|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient"
-    rb"|unavailable)\b",
+    rb"|unavailable|exceeded)\b",
     re.IGNORECASE,
 )
 _MOST: Final = 8  # lines

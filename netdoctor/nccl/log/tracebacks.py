@@ -15,7 +15,7 @@ _NAMED: Final = ("Error", "Exception")
 # Of a class, by the custom of its name; C's own begin small (socket.gaierror), and Ray puts the cause behind its own.
 _RAISED: Final = re.compile(
     rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}|(?:\w{1,60}\.){1,10}\w{0,40}(?:error|timeout))"
-    rb"(?:\(\w{1,80}\))?(?:: ?.{0,600})?$"
+    rb"(?P<of>\(\w{1,80}\))?(?:: ?.{0,600})?$"
 )
 # What differs from line to line in the mark that a launcher begins each line of a process with.
 _TIMES: Final = re.compile(rb"\[?(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
@@ -104,21 +104,21 @@ class Tracebacks:
         frame = _FRAME.search(body)
         if frame is not None:
             at.last = frame["file"], frame["line"]
-            at.since, at.said, at.number = 0, body.strip(), number
+            at.since, at.said, at.number = 0, b"", number
             if not _LIBRARIES.search(frame["file"]):
                 at.own = at.last
             return None
         at.since += 1
         if at.since == 1:
-            at.said = body.strip() or at.said
+            at.said = body.strip()
         raised = _RAISED.match(body.rstrip()) if at.last is not None else None
         if raised is not None or at.left <= 0:
             del self._open[mark]
         if raised is None or at.last is None:
             return None
         file, row = at.own or at.last
-        kind = raised["type"].decode("ascii", "replace")
-        if at.headless and not kind.endswith(_NAMED):
+        kind = (raised["type"] + (raised["of"] or b"")).decode("ascii", "replace")
+        if at.headless and not raised["type"].decode("ascii", "replace").endswith(_NAMED):
             return None
         return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
 

@@ -58,6 +58,7 @@ class Wording(Enum):
     NOT_ALLOCATED = "cannot allocate|-12"  # ENOMEM
     # verbs
     NOT_REGISTRABLE = "bad address|invalid argument|not permitted"  # EFAULT, EINVAL, EPERM
+    NO_MORE = "temporarily unavailable"  # EAGAIN
     NO_DATA = "no data"  # ENODATA
     INVALID_ARGUMENT = "invalid argument"  # EINVAL
     PORT_DOWN = "port err|port down|port_err|link down"
