@@ -9,7 +9,7 @@ is named where the site does not say what it wants (expected.gpu_power_limit_w, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from netdoctor.api import (
@@ -18,6 +18,7 @@ from netdoctor.api import (
     POWER_BRAKE,
     SW_THERMAL,
     Action,
+    Environ,
     Expected,
     Finding,
     Fix,
@@ -104,6 +105,7 @@ RULES = (
         "BAR1", "bar1", lambda b: 0 <= b[0] - b[1] < LEAST_BAR1, "its BAR1 is full: RDMA cannot map more", ERROR, cost.SOMETIMES
     ),
 )
+REBOOT = frozenset({2, 7})  # a reset of the GPU does not end it
 MENDS = {
     MEMORY: ("drain the node and reset the GPU; replace one that shows it again", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}"),
     ERROR: ("drain the node and reset the GPU; ask the vendor where it comes again", "dmesg | grep -i -e xid -e {}"),
@@ -115,15 +117,24 @@ Wrong = tuple[str, str, Loss]  # cause, words, what it takes
 
 @check(id="gpu.health", title="The GPUs have no errors, and nothing lowers their clocks", cause=ERROR)
 def gpu_health(
-    pci: Pci, gpus: Gpus, state: GpuHealth, load: GpuLoad, log: KernelLog, vantage: Vantage, expected: Expected
+    pci: Pci,
+    gpus: Gpus,
+    state: GpuHealth,
+    load: GpuLoad,
+    log: KernelLog,
+    environ: Environ,
+    vantage: Vantage,
+    expected: Expected,
 ) -> Iterator[Finding]:
     if (nothing := expectation.without_gpus(pci, gpus)) is not None:
         yield nothing
         return
     if isinstance(state.gpus, Unavailable):
         yield unknown(f"the state of the GPUs could not be read: {state.gpus}", subject=SUBJECT)
+        if not isinstance(log.events, Unavailable):
+            yield from _reported(log, (), pci, vantage)  # which may tell why
         return
-    own = tuple(gpu for gpu in state.gpus if not _is(gpu.uuid, Kind.DENIED))  # those of other jobs do not count here
+    own = _own(state.gpus, gpus, environ, vantage)
     if not own:
         yield unknown("NVML shows no GPU that could be asked", subject=SUBJECT, how="nvidia-smi -q")
         return
@@ -140,13 +151,25 @@ def gpu_health(
     yield from _reported(log, own, pci, vantage)
 
 
+def _own(every: tuple[GpuState, ...], gpus: Gpus, environ: Environ, vantage: Vantage) -> tuple[GpuState, ...]:
+    """Those of other jobs do not count: what this process may not open, and what a mask of the whole job leaves out while
+    somebody else computes on it.  The mask of a rank is its own, and the job's other ranks have the others."""
+    opened = tuple(gpu for gpu in every if not _is(gpu.uuid, Kind.DENIED))
+    launcher = environ.launcher
+    if not vantage.job_environment or isinstance(launcher, Unavailable) or launcher.local_rank is not None:
+        return opened
+    seen = {gpu.uuid for _, gpu in gpus.of_the_job or () if gpu is not None}
+    others = {gpu.uuid for gpu in gpus.all or () if gpu.processes and gpu.uuid not in seen} if seen else set()
+    return tuple(gpu for gpu in opened if gpu.uuid not in others)
+
+
 def _is(value: object, kind: Kind) -> bool:
     return isinstance(value, Unavailable) and value.kind is kind
 
 
 def _now(own: tuple[GpuState, ...], place: str) -> Iterator[Finding]:
     """What NVML tells now.  What a model or a driver does not tell is named, and no claim is made of it."""
-    found = [one for gpu in own for one in _fails(gpu.place, _told(gpu), place)]
+    found = [_rebooted(gpu, one, place) for gpu in own for one in _fails(gpu.place, _told(gpu), place)]
     yield from found
     fields = {rule.field: rule.looks_at for rule in RULES} | {"recovery": "recovery", "reasons": "clocks"}
     values = [getattr(gpu, field) for gpu in own for field in fields]
@@ -228,6 +251,13 @@ def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding
         )
 
 
+def _rebooted(gpu: GpuState, found: Finding, place: str) -> Finding:
+    """The mend that the driver itself asks for."""
+    if found.cause != ERROR or gpu.recovery not in REBOOT:
+        return found
+    return replace(found, fix=Fix(f"{place}drain the node and reboot it: a reset of the GPU is not enough", ("nvidia-smi -q",)))
+
+
 def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterator[Finding]:
     """Beside the all-reduce: what lowered their clocks, which of them stayed behind its like, what PCIe had to send again."""
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
@@ -268,7 +298,7 @@ def _reported(log: KernelLog, own: tuple[GpuState, ...], pci: Pci, vantage: Vant
     serious = [e for e in log.events if e.meaning.action not in (Action.NONE, Action.RESTART)]
     away = [e for e in serious if not e.switch and e.place not in shown]
     lost = missing(vantage.runtime, pci.gpus, *shown)
-    given = vantage.runtime is not None or len(own) < sum(d.physical_function is None for d in pci.gpus or ())
+    given = vantage.runtime is not None or 0 < len(own) < sum(d.physical_function is None for d in pci.gpus or ())
     ours = [e for e in serious if not (e in away and (lost is not None or given))]
     still = [e for e in ours if not (e.meaning.told and e.place in shown and shown[e.place].recovery == 0)]
     for place in dict.fromkeys(event.place for event in still):

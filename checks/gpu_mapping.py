@@ -41,6 +41,14 @@ MEND = Fix(
 )
 
 
+HELD = 256 << 20  # bytes of a GPU; from there on the all-reduce leaves it alone (netdoctor/allreduce/plan.py)
+WHOSE = Fix("see whose it is: another job's, or left behind by one that ended", ("nvidia-smi", "fuser -v /dev/nvidia*"))
+STUCK = Fix(
+    "no signal ends it: see where its threads stand; where they stay there, drain the node and reboot it",
+    ("cat /proc/PID/task/*/stack   # as root", "nvidia-smi"),
+)
+
+
 @check(id="gpu.mapping", title="Each rank has a GPU of its own, and it is the job's", cause="device_mapping")
 def gpu_mapping(pci: Pci, gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ, vantage: Vantage) -> Iterator[Finding]:
     if (nothing := expectation.without_gpus(pci, gpus)) is not None:
@@ -145,15 +153,20 @@ def _used(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Findin
     if busy and (own or isinstance(ranks.seen, Unavailable)):
         return unknown(f"{busy[0].uuid} is in use by {users.of(busy[0])}: of this job, or of another", subject=USED)
     if busy:
+        dead = users.unkillable.issuperset(busy[0].pids or (0,))
         return fail(
             f"{', '.join(str(gpu.uuid) for gpu in busy)}: in use by {users.of(busy[0])}",
             subject=USED,
             loss=cost.MIGHT,
-            fix=Fix(
-                "see whose it is: another job's, or left behind by one that ended", ("nvidia-smi", "fuser -v /dev/nvidia*")
-            ),
+            fix=STUCK if dead else WHOSE,
         )
     if lost is not None:
         kind = skip if lost.kind is Kind.UNSUPPORTED else unknown
         return kind(f"who uses the GPUs could not be read: {lost}", subject=USED)
+    held = [gpu.uuid for gpu in here if gpu.mig is False and (gpu.memory_used or 0) > HELD and not gpu.processes]
+    if held:
+        why = "no process explains it" if users.initial_pids else "this PID namespace does not show by whom"
+        return unknown(
+            f"memory of {', '.join(map(str, held))} is in use, and {why}", subject=USED, how="nvidia-smi; fuser -v /dev/nvidia*"
+        )
     return ok("nobody else computes on the job's GPUs", subject=USED)

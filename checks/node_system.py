@@ -119,7 +119,8 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     rooms = system.rooms
     tried = [name for name in ("TMPDIR", *SHARED, WORKING) if name in rooms]
     broken = {name: BROKEN[room.error] for name in rooms if (room := _read(rooms[name])) and room.error in BROKEN}
-    broken |= {name: BROKEN["ENOSPC"] for name in rooms if (room := _read(rooms[name])) and _full(room)}
+    if vantage.euid == 0:
+        broken |= {name: BROKEN["ENOSPC"] for name in rooms if (room := _read(rooms[name])) and _full(room)}
     good = [name for name in tried if (room := _read(rooms[name])) and not room.error and name not in broken]
     lost = missing(*(rooms[name] for name in tried if not _absent(rooms[name])))
     none = not good and lost is None and vantage.job_environment
@@ -189,6 +190,7 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         Trouble.HUNG: system.stuck,
         Trouble.LOCKUP: system.uptime,
         Trouble.UNRECOVERED: pci.devices,
+        Trouble.SICK: pci.devices,
         Trouble.DEAD: system.mounts,
     }
     lost = missing(*(needs[what] for what in needs if what in past))
@@ -215,13 +217,12 @@ def _lockups(system: System, events: Iterable[SystemEvent]) -> Iterator[tuple[st
 
 def _unrecovered(events: Iterable[SystemEvent], pci: Pci) -> Iterator[tuple[str, str]]:
     """Of GPUs and RDMA devices, and of the ports above them: what else is on PCI is no job's."""
+    every = [*(pci.gpus or ()), *(device for device in pci.devices or () if device.rdma)]
+    words = {
+        Trouble.UNRECOVERED: "did not recover from an uncorrected error of its PCIe link (AER)",
+        Trouble.SICK: "has a firmware that failed, and did not recover (mlx5, health)",
+    }
     for event in events:
-        if event.what is not Trouble.UNRECOVERED:
-            continue
-        own = [
-            one
-            for one in (*(pci.gpus or ()), *(d for d in pci.devices or () if d.rdma))
-            if event.name in (one.address, *one.path)
-        ]
-        if own:
-            yield f"PCI {own[0].address}", f"{own[0].address} did not recover from an uncorrected error of its PCIe link (AER)"
+        own = [one for one in every if event.name in (one.address, *one.path)]
+        if event.what in words and own:
+            yield f"PCI {own[0].address}", f"{own[0].address} {words[event.what]}"

@@ -15,6 +15,7 @@ from netdoctor.textsafe import line, listed
 
 MAX_ASKED: Final = 64  # processes
 MAX_NAMED: Final = 3  # in one message
+_UNKILLABLE: Final = {"zombie": "ended", "disk-sleep": "stuck in the kernel"}  # psutil's words
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class GpuUsers(Fact):
     """For messages only: a GPU is in use whether or not its processes can be named."""
 
     processes: Mapping[int, str] | Unavailable = field(default_factory=dict)  # "python (pid 4711, alice)" by PID
+    # Of them those that have ended or stand in the kernel, where no signal reaches them (states Z and D of proc_pid_stat(5)).
+    unkillable: frozenset[int] = frozenset()
+    initial_pids: bool = False  # NVML's numbers are those of this PID namespace, so that it names whoever is there
 
     def of(self, gpu: Gpu) -> str:
         """Who is on a GPU; how many, where nothing names them."""
@@ -40,13 +44,20 @@ def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
     """
     pids = {pid for gpu in gpus.all or () for pid in gpu.pids or ()}
     if not pids or not vantage.initial_pids:
-        return GpuUsers()
+        return GpuUsers(initial_pids=vantage.initial_pids)
     asked = sorted(pids)[:MAX_ASKED]
     got = mapping(host, question("psutil", pids=",".join(map(str, asked))))
     told = got if isinstance(got, Unavailable) else got.get("processes")
     if isinstance(told, Unavailable):
         return told
-    return GpuUsers({pid: described(pid, told.get(str(pid)) if isinstance(told, dict) else None) for pid in asked})
+    rows = {pid: told.get(str(pid)) if isinstance(told, dict) else None for pid in asked}
+    stuck = frozenset(pid for pid, one in rows.items() if _unkillable(one) is not None)
+    return GpuUsers({pid: described(pid, one) for pid, one in rows.items()}, stuck, True)
+
+
+def _unkillable(told: Any) -> str | None:
+    status = told.get("status") if isinstance(told, dict) else None
+    return _UNKILLABLE.get(status) if isinstance(status, str) else None
 
 
 def described(pid: int, told: Any) -> str:
@@ -54,6 +65,8 @@ def described(pid: int, told: Any) -> str:
     one = told if isinstance(told, dict) else {}
     name, user = line(one.get("name"), 40), line(one.get("user"), 40)
     about = f"pid {pid}" + (f", {user}" if user else "")
+    if (ended := _unkillable(told)) is not None:
+        about += f", {ended}"
     if name:
         return f"{name} ({about})"
     hidden = ", which this user may not see" if one.get("unavailable") == "denied" else ""

@@ -33,6 +33,8 @@ class Trouble(Word):
     MOUNTED = "mounted file system"  # name: the device's; what was said of it before is over
     UNRECOVERED = "device not recovered"  # name: PCI address of the port above it
     RECOVERED = "device recovered"
+    SICK = "adapter's firmware failed"  # name: its PCI address
+    CURED = "adapter recovered"
 
 
 # Words of the newest kernels and of those of the last years; the sources stand at `SYSTEM` of the helper.
@@ -47,8 +49,11 @@ _TROUBLE: Final = (
     (re.compile(r"BTRFS.* \(device ([\w.-]+)[^)]*\).*first mount of filesystem"), Trouble.MOUNTED),
     (re.compile(r"([0-9a-f:.]{12,16}): (?:AER: )?device recovery failed"), Trouble.UNRECOVERED),
     (re.compile(r"([0-9a-f:.]{12,16}): (?:AER: )?device recovery successful"), Trouble.RECOVERED),
+    (re.compile(r"mlx5_core ([0-9a-f:.]{12,16}): .*(?:health compromised|firmware internal error)"), Trouble.SICK),
+    (re.compile(r"mlx5_core ([0-9a-f:.]{12,16}): .*health recovery succeeded"), Trouble.CURED),
 )
-_ENDS: Final = {Trouble.MOUNTED: Trouble.DEAD, Trouble.RECOVERED: Trouble.UNRECOVERED}
+_SICK: Final = frozenset({Kind.TIMED_OUT, Kind.FAILED, Kind.CRASHED})  # NVML's answer: there is a driver, and something ails it
+_ENDS: Final = {Trouble.MOUNTED: Trouble.DEAD, Trouble.RECOVERED: Trouble.UNRECOVERED, Trouble.CURED: Trouble.SICK}
 
 
 class Action(Word):
@@ -127,8 +132,8 @@ def catalogue() -> Mapping[tuple[str, str], Meaning]:
 
 
 def probe(host: Host, gpus: Gpus) -> KernelLog | Unavailable:
-    """Asked only where NVML shows GPUs: without a driver nobody writes such lines."""
-    if not gpus.all:
+    """Asked only where NVML shows GPUs, or does not answer: without a driver nobody writes such lines."""
+    if not gpus.all and not (isinstance(gpus.all, Unavailable) and gpus.all.kind in _SICK):
         return Unavailable(Kind.NOT_READ, "no GPU of which it would tell")
     got = mapping(host, "ask:kmsg")
     if isinstance(got, Unavailable):

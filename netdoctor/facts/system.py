@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netdoctor.facts.base import Fact
+from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.kernel_log import KernelLog, Trouble
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, link, mapping, matching, names, read, read_int, value
@@ -52,6 +52,7 @@ class System(Fact):
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        why = no_evidence(why)  # of a folder or a counter that it is absent says something
         return {**super()._unread(why), "rooms": dict.fromkeys((*SHARED, WORKING), why)}
 
 

@@ -211,7 +211,8 @@ def _of_node(node: Node) -> Iterator[Finding]:
         more = f" (and {count(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         evidence = {"reasons": [one.why for one in reasons]} if len(reasons) > 1 else {}
         if status is Status.UNKNOWN:
-            words = f"{_worst(reasons)}: {reasons[0].why}{more}"
+            flaky = f"{NodeState.FLAKY}: " if _worst(reasons) is NodeState.FLAKY else ""
+            words = f"{flaky}{reasons[0].why}{more}"
             yield Finding(status, words, node.name, evidence=evidence, nodes=(node.name,))
             continue
         missing = reasons[0].state is NodeState.MISSING

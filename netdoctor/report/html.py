@@ -111,7 +111,7 @@ def _wrong(report: Report) -> Iterator[Markup]:
                 (tag(finding.severity.value), " ") if finding.severity and finding.status is Status.FAIL else "",
                 block.text,
             ),
-            _table(*_told(finding)) if len(block.checks) == 1 else el("p", finding.how or ""),
+            _table(*_told(finding)) if len(block.checks) == 1 else [el("p", one) for one in (*block.each, finding.how or "")],
             css=f"check card {finding.status.value}",
             open=finding.status is Status.FAIL and not finding.waived,
         )

@@ -10,7 +10,7 @@ from netdoctor.facts.environ import Setting
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma, RdmaDevice
-from netdoctor.model import Finding, Status, missing
+from netdoctor.model import Finding, Status, Unavailable, missing
 from netdoctor.nccl.gpudirect import within
 from netdoctor.nccl.hcas import active_ports, nearest, no_accelerator, places, rate, selected
 from netdoctor.nccl.selector import Selector, parse_hcas
@@ -44,19 +44,24 @@ def beside_the_gpus(setting: Setting, rdma: Rdma, gpus: Gpus, pci: Pci) -> Findi
     storage nobody tells, so this is never a fail.
     """
     devices, choice = rdma.devices or (), parse_hcas(setting.value)
-    mine = places(gpus, pci)
-    if choice is None or not mine:
+    if choice is None:
         return None
     kept = [device for device in selected(devices, choice) if active_ports(device)]
+    left = [device for device in devices if active_ports(device) and device not in kept]
+    mine = places(gpus, pci)
+    if not kept or not left or mine == ():
+        return None
+    if isinstance(mine, Unavailable) or isinstance(pci.devices, Unavailable):
+        why = f"it leaves out {left[0].name}, and whether that is beside a GPU could not be read: {missing(pci.devices, mine)}"
+        return Finding(Status.UNKNOWN, f"{setting.name}={setting.value}: {why}", setting.name, cause="env_misuse")
     near = {gpu.label: nearest(gpu, devices, pci) for gpu in mine}
     own = {label: found for label, (kind, found) in near.items() if kind and within(kind, "PXB")}
-    lost = {label: found for label, found in own.items() if not set(found) & set(kept)}
-    fastest = max(map(rate, kept), default=0.0)
-    passed_over = [one for one in devices if any(one in found for found in lost.values()) and active_ports(one)]
-    passed_over = [one for one in passed_over if rate(one) >= fastest]
-    now, more = sum(map(rate, kept)), sum(map(rate, passed_over))
-    if not kept or not passed_over or not now:
+    lost = {label: found for label, found in own.items() if not any(one in kept for one in found)}
+    fastest = max(map(rate, kept))
+    passed_over = [one for one in left if rate(one) >= fastest and any(one in found for found in lost.values())]
+    if not passed_over or not fastest:
         return None
+    now, more = sum(map(rate, kept)), sum(map(rate, passed_over))
     names = ", ".join(one.name for one in passed_over)
     message = (
         f"{setting.name}={setting.value}: it takes none of {names}, beside {', '.join(lost)}: their data goes by other devices"

@@ -11,6 +11,7 @@ from hypothesis import given
 from netdoctor.model import Finding, Fix, Report, Severity, Status
 from netdoctor.report import terminal
 from netdoctor.report.brief import render as brief
+from netdoctor.report.html import render as page
 from netdoctor.report.text import render
 from netdoctor.report.values import cut, shown
 from tests.support.facts.reports import DRAWN, EVERY, FAIL, PAIRS, PASS, check, report, reports
@@ -84,6 +85,7 @@ def test_a_few_checks_of_one_answer_keep_their_words() -> None:
     few, many = (render(report(*part)).splitlines() for part in (some[:3], some))
     assert [f"         a.c{n}: words {n}" in few for n in range(3)] == [True] * 3
     assert not any("words 1" in line for line in many)
+    assert "<p>a.c1: words 1</p>" in page(report(*some[:3]))
 
 
 def test_a_subject_that_begins_the_words_is_not_said_twice() -> None:

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 200  # of each kind, the newest
 WORDS = ("NVRM: Xid", "SXid (")
-# kernel/hung_task.c, kernel/watchdog.c, drivers/pci/pcie/err.c; what ends a file system, and what mounts it again:
-# fs/ext4/super.c, fs/xfs/xfs_fsops.c and xfs_super.c, fs/btrfs/messages.c (forced readonly) and disk-io.c.
+# kernel/hung_task.c, kernel/watchdog.c, drivers/pci/pcie/err.c, mlx5/core/health.c; what ends a
+# file system and what mounts it again: fs/ext4/super.c, fs/xfs/xfs_fsops.c, fs/btrfs/messages.c and disk-io.c.
 SYSTEM = (
     " blocked for more than ",
     "soft lockup - CPU#",
     "device recovery ",
+    "health compromised",
+    "firmware internal error",
+    "health recovery succeeded",
     "Remounting filesystem read-only",
     "hutting down filesystem",
     "ilesystem has been shut down",

@@ -267,3 +267,36 @@ def test_the_catalogue() -> None:
     assert rows["xid", "79"].action is Action.REBOOT
     assert (rows["xid", "31"].ends_job, rows["xid", "31"].action) == (True, Action.RESTART)
     assert all(meaning.text for meaning in rows.values())
+
+
+def masked(mask: str, busy: int, **changes: Any) -> dict[str, Finding]:
+    """GPU 1 is slow; `busy` processes of somebody else are on it."""
+    wrong: dict[tuple[Any, ...], Any] = {("devices", 1, "health", "reasons"): 8, ("devices", 1, "processes"): busy}
+    return said(wrong, environment={"CUDA_VISIBLE_DEVICES": mask, **changes})
+
+
+def test_a_gpu_on_which_another_job_computes_is_not_this_ones() -> None:
+    slow = "GPU 0000:43:00.0"
+    assert slow not in masked("4,5,6,7", 1)
+    assert masked("4,5,6,7", 0)[slow].status is Status.FAIL  # nobody's: it may be given to the next
+    assert masked("0,1,2,3", 1)[slow].status is Status.FAIL
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert masked("4", 1, **rank)[slow].status is Status.FAIL  # of another rank of the job
+
+
+@pytest.mark.parametrize(("kind", "asked"), [(Kind.TIMED_OUT, True), (Kind.FAILED, True), (Kind.ABSENT, False)])
+def test_a_log_tells_why_nvml_does_not_answer(kind: Kind, asked: bool) -> None:
+    machine = composed.Composed("dgx-h100", {"host.kmsg": [GSP]})
+    machine.host.answers["ask:nvml"] = Unavailable(kind, "NVML")
+    found = fixtures.findings(fixtures.facts_of(machine.snapshot()))["gpu.health"]
+    assert [one.message for one in found if one.status is Status.FAIL] == (
+        [f"{FIRST} in the kernel log: the driver reported Xid 119 (GSP did not answer in time)"] if asked else []
+    )
+    assert [one.status for one in found if one.subject == "GPUs"] == [Status.UNKNOWN]
+
+
+@pytest.mark.parametrize(("action", "mend"), [(1, "reset the GPU"), (2, "reboot it"), (7, "reboot it")])
+def test_the_mend_is_what_the_driver_asks_for(action: int, mend: str) -> None:
+    fix = said({("devices", 0, "health", "recovery"): action})[FIRST].fix
+    assert fix is not None
+    assert mend in fix.summary

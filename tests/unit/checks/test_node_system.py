@@ -40,7 +40,7 @@ def said(
             made.files.errors[path] = unavailable(OSError(errno.EACCES, ""))
     answers: dict[str, Answer] = made.host.answers
     for path, number in (rooms or {}).items():
-        answers[f"room:{path}"] = number if isinstance(number, Unavailable) else room(number)
+        answers[f"room:{path}"] = room(number) if isinstance(number, int) else number
     if isinstance(log, Unavailable):
         answers["ask:kmsg"] = log
     facts = fixtures.facts_of(made.snapshot())
@@ -106,6 +106,13 @@ def test_where_a_job_writes(rooms: dict[str, Any], failed: set[str], temporary: 
     assert {name for name, one in found.items() if one.status is FAIL} == failed
     assert (found["temporary files"].status if "temporary files" in found else None) is temporary
     assert all(found[name].cause == "node_storage" for name in failed)
+
+
+@pytest.mark.parametrize(("uid", "failed"), [(0, {"/tmp"}), (1000, set())])
+def test_what_is_kept_back_for_root_is_no_room_for_others(uid: int, failed: set[str]) -> None:
+    """Another user's own try counts more than figures."""
+    kept = {"/tmp": {"errno": 0, "name": "", "tried": True, "size": 1 << 30, "free": 0}}
+    assert {name for name, one in said(rooms=kept, uid=uid).items() if one.status is FAIL} == failed
 
 
 def test_a_variable_comes_before_tmp() -> None:
@@ -177,6 +184,13 @@ def test_links_that_did_not_recover() -> None:
         )
     )
     assert {one.status for one in other.values()} == {PASS}
+
+
+def test_an_adapter_whose_firmware_failed() -> None:
+    failed = "mlx5_core 0000:18:00.0: print_health_info:431:(pid 0): synd 0x1: firmware internal error"
+    assert said(log=(failed,))["PCI 0000:18:00.0"].status is FAIL
+    cured = "mlx5_core 0000:18:00.0: mlx5_health_try_recover:335:(pid 9): health recovery succeeded"
+    assert {one.status for one in said(log=(failed, cured)).values()} == {PASS}
 
 
 def test_a_log_that_may_not_be_read_is_unknown_beside_gpus() -> None:
