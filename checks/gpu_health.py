@@ -9,7 +9,7 @@ is named where the site does not say what it wants (expected.gpu_power_limit_w, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from netdoctor.api import (
@@ -105,6 +105,7 @@ RULES = (
         "BAR1", "bar1", lambda b: 0 <= b[0] - b[1] < LEAST_BAR1, "its BAR1 is full: RDMA cannot map more", ERROR, cost.SOMETIMES
     ),
 )
+REBOOT = frozenset({2, 7})  # a reset of the GPU does not end it
 MENDS = {
     MEMORY: ("drain the node and reset the GPU; replace one that shows it again", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}"),
     ERROR: ("drain the node and reset the GPU; ask the vendor where it comes again", "dmesg | grep -i -e xid -e {}"),
@@ -168,7 +169,7 @@ def _is(value: object, kind: Kind) -> bool:
 
 def _now(own: tuple[GpuState, ...], place: str) -> Iterator[Finding]:
     """What NVML tells now.  What a model or a driver does not tell is named, and no claim is made of it."""
-    found = [one for gpu in own for one in _fails(gpu.place, _told(gpu), place)]
+    found = [_rebooted(gpu, one, place) for gpu in own for one in _fails(gpu.place, _told(gpu), place)]
     yield from found
     fields = {rule.field: rule.looks_at for rule in RULES} | {"recovery": "recovery", "reasons": "clocks"}
     values = [getattr(gpu, field) for gpu in own for field in fields]
@@ -248,6 +249,13 @@ def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding
             loss=worst,
             fix=Fix(f"{place}{summary}", (command.format(subject.split(" ")[1]),)),
         )
+
+
+def _rebooted(gpu: GpuState, found: Finding, place: str) -> Finding:
+    """The mend that the driver itself asks for."""
+    if found.cause != ERROR or gpu.recovery not in REBOOT:
+        return found
+    return replace(found, fix=Fix(f"{place}drain the node and reboot it: a reset of the GPU is not enough", ("nvidia-smi -q",)))
 
 
 def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterator[Finding]:

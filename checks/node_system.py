@@ -119,7 +119,8 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     rooms = system.rooms
     tried = [name for name in ("TMPDIR", *SHARED, WORKING) if name in rooms]
     broken = {name: BROKEN[room.error] for name in rooms if (room := _read(rooms[name])) and room.error in BROKEN}
-    broken |= {name: BROKEN["ENOSPC"] for name in rooms if (room := _read(rooms[name])) and _full(room)}
+    if vantage.euid == 0:
+        broken |= {name: BROKEN["ENOSPC"] for name in rooms if (room := _read(rooms[name])) and _full(room)}
     good = [name for name in tried if (room := _read(rooms[name])) and not room.error and name not in broken]
     lost = missing(*(rooms[name] for name in tried if not _absent(rooms[name])))
     none = not good and lost is None and vantage.job_environment

@@ -24,9 +24,11 @@ from netdoctor.api import (
     Kernel,
     Net,
     Pci,
+    Rdma,
     Status,
     Unavailable,
     Vantage,
+    between_nodes,
     check,
     cost,
     fail,
@@ -113,6 +115,7 @@ def limits(
     gpus: Gpus,
     net: Net,
     pci: Pci,
+    rdma: Rdma,
     baseline: Baseline,
     vantage: Vantage,
 ) -> Iterator[Finding]:
@@ -143,6 +146,8 @@ def limits(
         ("memory", cgroups.memory, Need(MEMORY_LEAST * ranks, MEMORY_MOST * ranks), "{}"),
     ):
         yield _cgroup(subject, caps, need, what, here, cgroups.hidden, ran)
+    if rdma.devices != ():
+        yield from (between_nodes(one, intent) for one in _handles(cgroups.rdma, here))
 
 
 def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
@@ -171,6 +176,23 @@ def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:
         return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
     what = "{} processes and threads for all that the user runs on this machine"
     return here.judged("nproc", Cap("ulimit -u", limit), need, "pids", what)
+
+
+def _handles(caps: Caps, here: Here) -> Iterator[Finding]:
+    """Only what is wrong or open: every rank opens every RDMA device (NCCL src/transport/net_ib/init.cc), which takes a handle
+    (kernel/cgroup/rdma.c), and passes over one that it may not open."""
+    tight = min((one for one in caps or () if one), key=lambda cap: cap.most, default=None)
+    if tight is not None and tight.most < here.ranks:
+        yield fail(
+            f"rdma.max gives {int(tight.most)} handles of an RDMA device; {here.who} take one each",
+            subject="rdma",
+            loss=cost.less(tight.most, here.ranks, "ranks of this node get the device"),
+            expected=f"hca_handle={here.ranks} at least",
+            measured={"file": tight.file},
+            how=f"cat {tight.file}; whoever makes the job's cgroup writes 'DEVICE hca_handle=max hca_object=max' into it",
+        )
+    elif (lost := missing(caps, *(caps or ()))) is not None:
+        yield unknown(f"limits of the cgroup on RDMA devices could not be read: {lost}", subject="rdma")
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:

@@ -1,4 +1,4 @@
-"""What the cgroups of this process, from its own to the highest that is seen, leave it: processes, CPU time, CPUs, memory."""
+"""What the cgroups of this process, from its own to the highest that is seen, leave it: tasks, CPU time, CPUs, memory, RDMA."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Cap:
     """One limit of one cgroup."""
 
     file: str  # that says so
-    most: float  # tasks, cores or bytes
+    most: float  # tasks, cores, bytes, or handles of an RDMA device
     used: int | Unavailable = 0  # of tasks, those that are there now
 
 
@@ -30,6 +30,7 @@ class Cgroups(Fact):
     cpu: tuple[Cap | Unavailable, ...] | Unavailable
     memory: tuple[Cap | Unavailable, ...] | Unavailable
     hidden: bool | Unavailable  # there are cgroups above that a namespace or a mount does not show
+    rdma: tuple[Cap | Unavailable, ...] | Unavailable = ()  # of each level the device of which it gives the fewest handles
 
 
 # Controller -> files of v2, of v1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/*.rst; sched/sched-bwc.rst).
@@ -38,6 +39,7 @@ _FILES: Final = {
     "cpu": ("cpu.max", "cpu.cfs_quota_us"),
     "cpuset": ("cpuset.cpus.effective", "cpuset.effective_cpus"),
     "memory": ("memory.max", "memory.limit_in_bytes"),
+    "rdma": ("rdma.max", "rdma.max"),
 }
 _NO_LIMIT: Final = 1 << 60  # v1 shows PAGE_COUNTER_MAX, a little less than 2^63 (mm/page_counter.c)
 
@@ -50,13 +52,14 @@ def probe(host: Host) -> Cgroups:
             return Cgroups.unread(no_evidence(lost))
     looks = {name: _Look(host, name, str(own), str(mounts)) for name in _FILES}
     found = {name: look.caps() for name, look in looks.items()}
-    hidden = [look.hidden for look in looks.values()]
+    hidden = [look.hidden for name, look in looks.items() if name != "rdma"]
     unseen = missing(*hidden)
     return Cgroups(
         pids=found["pids"],
         cpu=(*found["cpu"], *found["cpuset"]),
         memory=found["memory"],
         hidden=any(hidden) if unseen is None else unseen,
+        rdma=found["rdma"] if looks["rdma"].mount else (),  # older kernels have no such controller, and nobody mounts it
     )
 
 
@@ -127,6 +130,9 @@ def _value(host: Host, controller: str, file: str) -> Cap | None | Unavailable:
     if controller == "cpuset":
         cpus = cpu_list(text, file)
         return cpus if isinstance(cpus, Unavailable) else Cap(file, len(cpus)) if cpus else None
+    if controller == "rdma":  # cgroup-v2.rst, RDMA: a line a device, "mlx5_0 hca_handle=2 hca_object=max"
+        handles = [int(one) for one in re.findall(r"\bhca_handle=(\d{1,10})\b", text, re.ASCII)]
+        return Cap(file, min(handles)) if handles else None
     if not re.fullmatch(r"(?:max|-1|\d{1,20})(?: \d{1,20})?", text, re.ASCII):
         return Unavailable(Kind.MALFORMED if text else Kind.EMPTY, f"{file}: {text[:40]!r}")
     first, _, period = text.partition(" ")

@@ -31,6 +31,8 @@ TREE = {
     "a/b/cgroup.events": "",
     "a/b/memory.max": "1073741824\n",
     "a/b/pids.max": "max\n",
+    "a/rdma.max": "mlx5_0 hca_handle=max hca_object=max\n",
+    "a/b/rdma.max": "mlx5_0 hca_handle=max hca_object=64\nmlx5_1 hca_handle=2 hca_object=max\nmlx5_2 hca_handle=4\n",
     "a/b/cpuset.cpus.effective": "0-3\n",
 }
 
@@ -40,6 +42,7 @@ def test_every_level_of_version_2() -> None:
     assert found.pids == (Cap("/sys/fs/cgroup/a/pids.max", 100, 7),)
     assert [cap.most for cap in found.cpu or () if cap] == [1.5, 4, 8]
     assert found.memory == (Cap("/sys/fs/cgroup/a/b/memory.max", 1 << 30),)
+    assert found.rdma == (Cap("/sys/fs/cgroup/a/b/rdma.max", 2),)
     assert found.hidden is False
 
 

@@ -293,3 +293,10 @@ def test_a_log_tells_why_nvml_does_not_answer(kind: Kind, asked: bool) -> None:
         [f"{FIRST} in the kernel log: the driver reported Xid 119 (GSP did not answer in time)"] if asked else []
     )
     assert [one.status for one in found if one.subject == "GPUs"] == [Status.UNKNOWN]
+
+
+@pytest.mark.parametrize(("action", "mend"), [(1, "reset the GPU"), (2, "reboot it"), (7, "reboot it")])
+def test_the_mend_is_what_the_driver_asks_for(action: int, mend: str) -> None:
+    fix = said({("devices", 0, "health", "recovery"): action})[FIRST].fix
+    assert fix is not None
+    assert mend in fix.summary

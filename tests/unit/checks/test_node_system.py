@@ -40,7 +40,7 @@ def said(
             made.files.errors[path] = unavailable(OSError(errno.EACCES, ""))
     answers: dict[str, Answer] = made.host.answers
     for path, number in (rooms or {}).items():
-        answers[f"room:{path}"] = number if isinstance(number, Unavailable) else room(number)
+        answers[f"room:{path}"] = room(number) if isinstance(number, int) else number
     if isinstance(log, Unavailable):
         answers["ask:kmsg"] = log
     facts = fixtures.facts_of(made.snapshot())
@@ -106,6 +106,13 @@ def test_where_a_job_writes(rooms: dict[str, Any], failed: set[str], temporary: 
     assert {name for name, one in found.items() if one.status is FAIL} == failed
     assert (found["temporary files"].status if "temporary files" in found else None) is temporary
     assert all(found[name].cause == "node_storage" for name in failed)
+
+
+@pytest.mark.parametrize(("uid", "failed"), [(0, {"/tmp"}), (1000, set())])
+def test_what_is_kept_back_for_root_is_no_room_for_others(uid: int, failed: set[str]) -> None:
+    """Another user's own try counts more than figures."""
+    kept = {"/tmp": {"errno": 0, "name": "", "tried": True, "size": 1 << 30, "free": 0}}
+    assert {name for name, one in said(rooms=kept, uid=uid).items() if one.status is FAIL} == failed
 
 
 def test_a_variable_comes_before_tmp() -> None:
