@@ -17,7 +17,9 @@ from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.lab import fixtures
 from tests.support import facts as f
+from tests.support.machines import composed
 
 LOST = Unavailable("denied")
 NOBODY = Platform("", "", "")
@@ -196,3 +198,14 @@ def test_rails_of_two_rates_are_not_alike(slow: int, told: Status, stated: float
     facts = f.machine({Rdma: f.rdma(devices=devices), Platform: NOBODY, Expected: f.expected(hca_rate_gbps=stated)})
     wanted = PASS if stated and told is UNKNOWN else told
     assert {one.status for one in f.judge(RAILS, facts)} == {wanted}
+
+
+def test_a_resting_link_that_no_rank_told_of_is_unknown() -> None:
+    """A run alone wakes nothing that anybody saw."""
+    machine = composed.Composed("dgx-h100", {"gpus.2.link": {"generation": 2}}).snapshot()
+    have = fixtures.facts_of(machine)
+    run = have["Baseline"].run
+    silent = replace(run, ranks=tuple(replace(rank, link_speed=0.0) for rank in run.ranks))
+    have["Baseline"] = replace(have["Baseline"], run=silent)
+    (said,) = (one for one in fixtures.findings(have)["hardware.links"] if one.status is not Status.PASS)
+    assert (said.status, "no rank told" in said.message) == (Status.UNKNOWN, True)
