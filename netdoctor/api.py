@@ -58,7 +58,7 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
-from netdoctor.facts.system import Room, System
+from netdoctor.facts.system import System
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
@@ -252,7 +252,6 @@ __all__ = [
     "Rdma",
     "RdmaDevice",
     "RdmaPort",
-    "Room",
     "Route",
     "Run",
     "Said",
