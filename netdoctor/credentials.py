@@ -90,6 +90,8 @@ _RULES: Final[tuple[_Pair, ...]] = (
     ),
     _rule(r"(?i)\bbearer [a-z0-9._~+/=-]{8,}", f"Bearer {GONE}"),
     _rule(r"(?i)(hooks\.slack\.com/\w{1,16}/|webhook\.office\.com/)[\w+/@-]+", rf"\1{GONE}"),
+    # The hash of a password (crypt(5), RFC 9106): $6$salt$hash, $2b$12$hash, $y$j9T$salt$hash.
+    _rule(r"\$(?:[1567y]|2[abxy]|gy|argon2(?:id|[id]))\$[\w.,=+-]{1,64}\$[\w./,=+$-]{12,}"),
     _rule(rf"(?<![A-Za-z0-9])(?:{_TOKEN})"),
     _rule(r"[A-Za-z0-9+_=-]{24,}", _word),
 )
@@ -99,7 +101,7 @@ _WORDS: Final = (
     "pwd psk key private cookie auth jwt signature gh gl gr1348941 nv hf_ api_org_ aiza ya29. gocspx- npm_ pypi- "
     "rubygems_ dckr_ xox xapp- a3t akia asia abia acca absk sk- pplx- gsk_ xai- r8_ csk- _test_ _live_ _prod_ whsec_ "
     "hv dapi dp.pt. dt0c01. do v1_ lin_api_ ntn_ shp sntry sg. pul- pnu_ pscale_ ops_eyj sha256~ rpa_ local-wandb- "
-    "eyj"
+    "eyj $1$ $5$ $6$ $7$ $y$ $2a$ $2b$ $2x$ $2y$ $gy$ $argon2"
 )
 _HINTS: Final = tuple(_WORDS.split())
 _RANDOM: Final = re.compile(r"[A-Za-z0-9+_=-]{24}")

@@ -170,15 +170,20 @@ def decide(
     weighed = _weighed(out, must, broken, partial)
     if weighed.outcome is Outcome.WELL and selected is not None:
         weighed = replace(weighed, outcome=Outcome.NARROWED)
-    elif weighed.outcome is Outcome.WELL and lenient and (blind := _stands_for(seen or Seen()) - off & set(weighed.blind)):
+    elif (
+        weighed.outcome is Outcome.WELL
+        and command not in _ASKED
+        and (blind := _stands_for(seen or Seen(), lenient=lenient) - off & set(weighed.blind))
+    ):
         weighed = replace(weighed, outcome=Outcome.BLIND, in_the_way=tuple(sorted(blind)))
     return out, _verdict(weighed, fail_on, partial, requires, lenient=lenient)
 
 
-def _stands_for(seen: Seen) -> frozenset[str]:
-    """What an audit or a prolog that calls a node healthy must have been able to tell, though it stops nobody where it could
-    not: what hardware is there, and the all-reduce where one was wanted."""
-    return frozenset({"hardware.accelerator", *(("allreduce.run",) if seen.run_lost else ())})
+def _stands_for(seen: Seen, *, lenient: bool) -> frozenset[str]:
+    """What nobody calls a node healthy without, required or not: what hardware is there, where that is not known at all; of an
+    audit or a prolog, which stop nobody for it, also where it is known in part, and the all-reduce where one was wanted."""
+    hardware = ("hardware.accelerator",) if lenient or seen.gpu is None else ()
+    return frozenset({*hardware, *(("allreduce.run",) if lenient and seen.run_lost else ())})
 
 
 def _needs_intent(fail: Finding, profile: str, least: int) -> bool:

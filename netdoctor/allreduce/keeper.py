@@ -53,8 +53,11 @@ def main() -> None:
     for descriptor in (*order["keep"], order["output"], number):
         os.close(descriptor)
     tell(order, "started", pid=pid)
+    waiting = select.poll()  # select(2) takes no descriptor from 1024 on
+    for descriptor in (order["life"], wake):
+        waiting.register(descriptor, select.POLLIN)
     while not stop and pid:
-        ready, _, _ = select.select([order["life"], wake], [], [])
+        ready = {descriptor for descriptor, _ in waiting.poll()}
         if wake in ready:
             os.read(wake, 4096)
         if order["life"] in ready:

@@ -31,6 +31,7 @@ from netdoctor.allreduce.worker import Worker
 from netdoctor.credentials import scrub
 from netdoctor.facts.runs import AllReduce, Caller, NcclFacts, Obstacle, Reason, Run, State, TorchFacts
 from netdoctor.model import Kind, Unavailable
+from netdoctor.process.users import only_by_name
 
 # Seconds without any progress after which a phase counts as stalled.  A healthy node needs 3 s for the import (minutes on a
 # cold network file system: then the answer is unknown, and the whole is bounded by the caller's deadline), below 10 s for the
@@ -113,7 +114,7 @@ class Session:
 
     def _decide_user(self, given: str, environment: Mapping[str, str]) -> None:
         """As root: become the job's user, or somebody without rights; else run only what is netdoctor's own, or refuse."""
-        if os.geteuid() != 0 or self._trust:
+        if os.geteuid() != 0 or self._trust or only_by_name():
             return
         if given in ("", "0", "root"):
             self._stand_in()

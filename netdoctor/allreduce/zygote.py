@@ -109,9 +109,12 @@ class Zygote:
         return max(0.0, min(self.deadline.values()) - now) if self.deadline else None
 
     def serve(self) -> None:
+        waiting = select.poll()  # select(2) takes no descriptor from 1024 on
+        for descriptor in (self.control.fileno(), self.wake):
+            waiting.register(descriptor, select.POLLIN)
         while True:
             wait = self.overdue()
-            ready, _, _ = select.select([self.control.fileno(), self.wake], [], [], wait)
+            ready = {descriptor for descriptor, _ in waiting.poll(None if wait is None else wait * 1000)}
             if self.wake in ready:
                 os.read(self.wake, 4096)
             self.reap()

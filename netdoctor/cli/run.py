@@ -63,11 +63,23 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     # Python ignores these from its start on, and an ignored signal stays ignored: a pipeline's 141 would become 1.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _without_pythons_locale()
     try:
         os.execvpe(command[0], list(command), os.environ)  # what root keeps to itself is the job's all the same
     except OSError as error:
         print(f"netdoctor: {command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _without_pythons_locale() -> None:
+    """In the C locale Python puts LC_CTYPE into its environment (PEP 538); a job that was not given it does not get it."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read()
+    except OSError:
+        return
+    if given and b"\0LC_CTYPE=" not in b"\0" + given:
+        os.environ.pop("LC_CTYPE", None)
 
 
 def _address(variables: Mapping[str, str]) -> bytes:

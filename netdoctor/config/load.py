@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-import select
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, pars
 from netdoctor.config.keys import KEYS, WrongValueError, from_text
 from netdoctor.policy import Waiver
 from netdoctor.process import far
+from netdoctor.process.streams import readable
 
 SITE_FILE: Final = "/etc/netdoctor/config.yaml"
 PREFIX: Final = "NETDOCTOR_"
@@ -225,7 +225,7 @@ def _bytes(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # not to wait for a writer
     try:
         while len(data) <= MAX_BYTES:
-            if not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not readable(fd, until - time.monotonic()):
                 raise TimeoutError(errno.ETIMEDOUT, f"nothing came for {far.LIMIT:g} s")
             block = os.read(fd, MAX_BYTES)
             data += block

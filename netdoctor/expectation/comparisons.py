@@ -61,10 +61,13 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, site:
     speeds = [speed for part in found.parts if isinstance(speed := part.has.get(Quantity.INTERFACE_SPEED), int | float)]
     all_of_it = {Quantity.RATE: fastest, Quantity.INTERFACE_SPEED: max(speeds, default=None)}
     there = Part(NODE, {Quantity.RAILS: number or found.seen, **all_of_it})
-    expected = [*device.ports(found.parts), *siblings.of(found.parts), *siblings.of(found.near)]
+    expected = [*device.ports(found.parts), *siblings.of(found.parts)]
     expected += [bond.expectation(name) for name, bond in found.bonds.items()]
+    # Who wrote down exactly so many knows that a GPU lacks its own.
+    counted = bool(number) and site.hcas == number
+    expected += [] if counted else siblings.of(found.near)
     expected += [] if rate else device.interfaces(found.parts, found.modes)
-    if not found.chosen and not found.by_switch and found.gpus >= of_rails.FLAT and number == found.gpus - 1:
+    if not counted and not found.chosen and not found.by_switch and found.gpus >= of_rails.FLAT and number == found.gpus - 1:
         expected.append(Expectation(NODE, Quantity.RAILS, found.gpus, Source.SIBLINGS, f"one for each of {found.gpus} GPUs"))
     given = any(d.rdma and d.driver in parts.GIVEN_AWAY for d in pci.devices or ())  # a virtual machine has them
     if isinstance(shape, platform.Shape) and (number or shape.certain):

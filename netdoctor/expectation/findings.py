@@ -178,6 +178,11 @@ _FIXES: Final = {
     Quantity.MTU: ("give its interface the MTU of the others", "ip -br link", "rdma link show"),
     Quantity.GID_KINDS: _GIDS,
     Quantity.FAMILIES: _GIDS,
+    Quantity.PKEY: (
+        "give its port the partition of the others",
+        "cat /sys/class/infiniband/{}/ports/*/pkeys/0",
+        "smpquery pkeys",
+    ),
     Quantity.CLOCK: ("see what lowers its clocks: heat, power, a lock", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER -i {}"),
     Quantity.POWER: ("give it the power limit of the others", "nvidia-smi -q -d POWER -i {}", "nvidia-smi -i {} -pl WATT"),
     Quantity.CLIQUE: ("give it the partition of the others", "nvidia-smi -q -i {} | grep -A6 Fabric"),

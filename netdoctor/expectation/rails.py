@@ -208,6 +208,7 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
             Quantity.RATE: port.rate_gbps,
             Quantity.LANES: port.lanes if port.link_layer == "InfiniBand" else None,
             Quantity.LAYER: port.link_layer,
+            Quantity.PKEY: port.pkey,
             Quantity.GID_KINDS: _kinds(port),
             Quantity.FAMILIES: _families(port),
             **_of_interface(port, net),

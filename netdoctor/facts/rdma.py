@@ -42,6 +42,7 @@ class RdmaPort:
     rate_gbps: float | Unavailable
     gids: tuple[Gid, ...] | Unavailable
     lanes: int | None = None  # of the link, as its rate says ("4X"); None: it does not
+    pkey: int | None | Unavailable = None  # the first of its table, which NCCL takes (NCCL_IB_PKEY); of InfiniBand alone
 
     def gid(self, index: int) -> Gid | None | Unavailable:
         """An entry of its table; None: it is empty."""
@@ -249,7 +250,16 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
         rate_gbps=rate and float(rate[1]),
         gids=_gids(host, where),
         lanes=int(rate[2]) if rate and rate[2] else None,
+        pkey=_pkey(host, f"{where}/pkeys/0") if layer == "InfiniBand" else None,
     )
+
+
+def _pkey(host: Host, path: str) -> int | None | Unavailable:
+    """None: an older recording did not ask."""
+    found = matching(host, path, r"0x([0-9a-fA-F]{1,4})$")
+    if isinstance(found, Unavailable):
+        return None if found.kind is Kind.NOT_RECORDED else found
+    return int(found[1], 16)
 
 
 def _after_number(host: Host, path: str) -> str | Unavailable:

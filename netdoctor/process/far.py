@@ -14,12 +14,13 @@ import ctypes
 import errno
 import mmap
 import os
-import select
 import signal
 import struct
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
+
+from netdoctor.process.streams import readable
 
 T = TypeVar("T")
 
@@ -278,7 +279,7 @@ def _send(fd: int, data: bytes) -> None:
 def _receive(fd: int, size: int, until: float | None = None) -> bytes:
     data = bytearray()
     while len(data) < size:
-        if until is not None and not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+        if until is not None and not readable(fd, until - time.monotonic()):
             raise _SilentError
         block = os.read(fd, min(size - len(data), 1 << 20))
         if not block:

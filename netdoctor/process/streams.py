@@ -1,4 +1,4 @@
-"""What this process owes its standard streams: closed ones, full ones, readers that went away."""
+"""What this process owes its standard streams: closed ones, full ones, readers that went away or are slow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeGuard, TypeVar
+    from typing import Any, TextIO, TypeGuard, TypeVar
 
     Code = TypeVar("Code", bound=str | int | None)
 
@@ -21,11 +21,50 @@ def ensure_open() -> None:
     import os
 
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
+        if (stream := getattr(sys, name)) is not None:
+            if number and _not_waiting(number):
+                setattr(sys, name, _patient(number, stream))
+        else:
             os.dup2(opened := os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY), number)
             if opened != number:
                 os.close(opened)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def readable(fd: int, seconds: float) -> bool:
+    """Whether something, or the end, can be read within that time.  By poll(2): select(2) takes no descriptor from 1024 on."""
+    import select
+
+    asked = select.poll()
+    asked.register(fd, select.POLLIN)
+    return bool(asked.poll(max(0.0, seconds) * 1000))
+
+
+def _not_waiting(number: int) -> bool:
+    import os
+
+    try:
+        return not os.get_blocking(number)
+    except OSError:
+        return False
+
+
+def _patient(number: int, like: TextIO) -> TextIO:
+    """A stream that waits for its reader though whoever shares it set O_NONBLOCK (ssh, node, an event loop's socket): the flag
+    is theirs too, so it stays."""
+    import io
+    import select
+
+    class Patient(io.FileIO):
+        def write(self, data: Any) -> int:
+            while (written := super().write(data)) is None:
+                waiting = select.poll()
+                waiting.register(self, select.POLLOUT)
+                waiting.poll()
+            return written
+
+    raw = io.BufferedWriter(Patient(number, "w", closefd=False))
+    return io.TextIOWrapper(raw, like.encoding, like.errors, line_buffering=number == 2 or like.isatty())
 
 
 def short(error: BaseException) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -13,6 +12,20 @@ WAIT: Final = 5.0  # seconds for a path to answer, as in process/far.py
 
 class UserError(ValueError):
     """No such user, or the kernel refused."""
+
+
+def only_by_name() -> bool:
+    """Whether this root is an ordinary user: that of a user namespace in which no id but its own is mapped.
+
+    Rootless containers are such (`unshare -Ur`, enroot, apptainer --fakeroot without subuids): whatever runs here is that user
+    and has what that user may do, as outside (user_namespaces(7); capabilities count for inodes whose ids are mapped).
+    """
+    try:
+        with open("/proc/self/uid_map", "rb") as file:
+            words = file.read().split()
+    except OSError:
+        return False
+    return len(words) == 3 and words[0] == b"0" and words[1] != b"0" and words[2] == b"1"
 
 
 def become(name: str) -> None:
@@ -52,6 +65,7 @@ def lacking(uid: int, gid: int, groups: Iterable[int], paths: Sequence[tuple[str
     A child that becomes the user asks, so that the answer is the kernel's.
     """
     from netdoctor.process.become import become_user
+    from netdoctor.process.streams import readable
 
     back, to = os.pipe()
     child = os.fork()
@@ -66,7 +80,7 @@ def lacking(uid: int, gid: int, groups: Iterable[int], paths: Sequence[tuple[str
             os._exit(0)
     os.close(to)
     try:
-        answered = bool(select.select([back], [], [], WAIT)[0])
+        answered = readable(back, WAIT)
         said = os.read(back, 512) if answered else b""
     finally:
         os.close(back)

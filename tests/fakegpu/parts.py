@@ -93,6 +93,7 @@ class Port:
     vlan: int
     gids: Mapping[int, Gid]
     table: int  # entries of the GID table, filled or not
+    pkey: int = 0xFFFF  # the first of its table
 
     @property
     def ethernet(self) -> bool:

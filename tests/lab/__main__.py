@@ -11,6 +11,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "compose": ("tests.lab.fixtures", "compose"),
     "container": ("tests.lab.container", "main"),
     "fakegpu": ("tests.lab.fakegpu", "main"),
+    "fleet": ("tests.lab.live_fleet", "main"),
     "golden": ("tests.lab.fixtures", "golden"),
     "hosts": ("tests.lab.hosts", "main"),
     "ignorance": ("tests.lab.ignorance", "main"),
@@ -24,7 +25,10 @@ PARTS: dict[str, tuple[str, str]] = {
     "trees": ("tests.lab.trees", "main"),
     "whole": ("tests.lab.whole", "main"),
 }
-LAB = ("ignorance", "trees", "killed", "matrix", "live", "container", "hosts", "meeting", "rxe", "fakegpu", "torches", "whole")
+LAB = (
+    *("ignorance", "trees", "killed", "matrix", "live", "fleet", "container", "hosts", "meeting"),
+    *("rxe", "fakegpu", "torches", "whole"),
+)
 
 
 def main(words: list[str]) -> int:

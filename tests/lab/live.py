@@ -110,6 +110,7 @@ def compare(row: Row, before: Seen, after: Seen) -> tuple[bool, tuple[str, ...]]
         if was_all.get(key) != now_all.get(key)
     }
     found = all(_came(check, status, changes, before, after) for check, status in row.expected.items())
+    found = found and (not row.source or any(row.source in after.sources(check) for check in row.expected))
     disturbed = tuple(
         f"{check} {subject}: {was} -> {now}"
         for (check, subject), (was, now) in changes.items()
@@ -203,11 +204,12 @@ def every() -> tuple[Row, ...]:
     from tests.lab.live_expected import EXPECTED_ROWS
     from tests.lab.live_hardware import HARDWARE_ROWS
     from tests.lab.live_parts import PART_ROWS
+    from tests.lab.live_platforms import PLATFORM_ROWS
     from tests.lab.live_rows import ROWS
     from tests.lab.live_runs import RUN_ROWS
     from tests.lab.live_system import SYSTEM_ROWS
 
-    return (*ROWS, *HARDWARE_ROWS, *EXPECTED_ROWS, *PART_ROWS, *RUN_ROWS, *SYSTEM_ROWS)
+    return (*ROWS, *HARDWARE_ROWS, *PLATFORM_ROWS, *EXPECTED_ROWS, *PART_ROWS, *RUN_ROWS, *SYSTEM_ROWS)
 
 
 def chosen(rows: Iterable[Row], words: list[str] | None) -> list[Row]:

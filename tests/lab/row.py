@@ -44,6 +44,7 @@ class Row:
     also: Mapping[str, str] = field(default_factory=dict)
     base: Scene = field(default_factory=Scene)
     needs: tuple[str, ...] = ()  # programs, or names of tests.lab.live.NEEDS: without them the row is counted as not run
+    source: str = ""  # of the expectation (`expectation.model.Source`) that a fail of it must name
 
 
 def by_environment(fault: str, expected: Mapping[str, str], also: Mapping[str, str] | None = None, **env: str) -> Row:

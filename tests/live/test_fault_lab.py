@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab import container_rows, live
+from tests.lab import container_rows, live, live_fleet
 from tests.lab.row import RUN, Row
 from tests.support.clusters import containers
 from tests.support.namespaces.dgx import machine
@@ -80,6 +80,11 @@ def judged(outcome: live.Outcome) -> None:
 @pytest.mark.parametrize("row", drawn(), ids=lambda row: row.fault)
 def test_live(row: Row, on_a_machine: live.Lab) -> None:
     judged(on_a_machine.outcome(row))
+
+
+@pytest.mark.parametrize("row", random.Random(SEED).sample(live_fleet.FLEET_ROWS, 2), ids=lambda row: row.fault)
+def test_what_all_nodes_of_a_fleet_share(row: live_fleet.Row, on_a_machine: live.Lab) -> None:
+    assert not live_fleet.missed(row, on_a_machine.place)
 
 
 @pytest.mark.parametrize("row", contained(), ids=lambda row: row.fault)

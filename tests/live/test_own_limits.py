@@ -61,6 +61,35 @@ def test_a_limit_that_may_do(limit: str, value: int, whose: str) -> None:
     assert all(jobs in f["message"] for f in found if f["status"] == "fail"), found
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may raise the limit")
+def test_more_descriptors_than_select_takes() -> None:
+    """What it inherits are the caller's: a launcher has thousands, and select(2) takes none from 1024 on."""
+    open_them = f'exec {{x}}</dev/null; for i in $(seq 1100); do exec {{x}}</dev/null; done; exec {" ".join(NETDOCTOR)} "$@"'
+    command = [
+        "prlimit",
+        "--nofile=4096",
+        "bash",
+        "-c",
+        open_them,
+        "-",
+        *ASKED[:-2],
+        "--only",
+        "allreduce.run",
+        "--user",
+        "root",
+    ]
+    done = subprocess.run([*command, "--python", sys.executable], capture_output=True, text=True, timeout=180, check=False)
+    (found,) = (c["status"] for c in json.loads(done.stdout)["checks"] if c["id"] == "allreduce.run")
+    assert found == "pass" and done.returncode == 0, done
+
+
+def test_a_job_gets_no_locale_of_pythons() -> None:
+    environment = {"A": "1", "PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    command = [*NETDOCTOR, "run", "-q", "--via", "nccl", "--", "env", "-0"]
+    said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout
+    assert dict(line.split("=", 1) for line in said.split("\0") if line) == environment
+
+
 def as_left(ignored: set[str], blocked: set[str]) -> None:
     for name in ignored:
         signal.signal(signal.Signals[name], signal.SIG_IGN)

@@ -1,11 +1,13 @@
 """The environment that ranks get, who they run as, and what root refuses."""
 
+import ctypes
 import os
 from pathlib import Path
 
 import pytest
 
 from netdoctor.allreduce.lock import Lock
+from netdoctor.allreduce.runner import Session
 from netdoctor.allreduce.sandbox import conf_names, find_user, sandbox
 from netdoctor.model import Unavailable
 
@@ -111,3 +113,27 @@ def test_a_lock_in_a_folder_that_others_may_write_is_none(tmp_path: Path, monkey
     linked = Lock({"XDG_RUNTIME_DIR": str(tmp_path / "link")})
     assert linked.take(0.0) is None
     assert linked.note
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user first")
+@pytest.mark.parametrize(("uid", "refused"), [(64011, False), (0, True)])
+def test_root_of_a_namespace_of_one_user_is_that_user(uid: int, refused: bool) -> None:
+    """A file of somebody else's runs there as it would outside; where root itself is that user, root's rule holds."""
+    child = os.fork()
+    if child == 0:
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            if libc.unshare(0x10000000) != 0:  # CLONE_NEWUSER
+                os._exit(77)
+            libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: else /proc/self belongs to the first root
+            Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+            session = Session("/nowhere/of/eve/python", {}, lock=False)
+            os._exit(42 if os.geteuid() == 0 and (session.refused is not None) is refused else 1)
+        finally:
+            os._exit(2)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 77:
+        pytest.skip("no user namespaces")
+    assert code == 42

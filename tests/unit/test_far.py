@@ -7,6 +7,7 @@ import os
 import pathlib
 import pwd
 import time
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -85,12 +86,16 @@ def test_who_becomes_another_user_looks_as_that_user() -> None:
     """No child that root made before answers for it."""
     child = os.fork()
     if child == 0:
-        far.here()._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
-        before = far.call(os.geteuid)
-        with contextlib.suppress(users.UserError):  # it may not read this Python
-            users.become(f"{next(one.pw_uid for one in pwd.getpwall() if one.pw_uid)}")
-        far.here()._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
-        os._exit(42 if before == 0 and far.call(os.geteuid) == os.geteuid() != 0 else 1)
+        try:
+            far.here()._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
+            before = far.call(os.geteuid)
+            with contextlib.suppress(users.UserError):  # it may not read this Python
+                users.become(f"{next(one.pw_uid for one in pwd.getpwall() if one.pw_uid)}")
+            far.here()._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
+            os._exit(42 if before == 0 and far.call(os.geteuid) == os.geteuid() != 0 else 1)
+        finally:  # it must not go on as a second worker of pytest
+            traceback.print_exc()
+            os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
 
 

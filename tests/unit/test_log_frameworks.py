@@ -63,7 +63,7 @@ def findings(text: str) -> tuple[Finding, ...]:
         pytest.param(
             "Warning  FailedScheduling  default-scheduler  0/8 nodes are available: 8 Insufficient nvidia.com/gpu.\n",
             "missing_node",
-            "no node with the free GPUs",
+            "no node has the free GPUs",
             id="a pod that no node has room for",
         ),
         pytest.param(
@@ -135,6 +135,37 @@ def findings(text: str) -> tuple[Finding, ...]:
             "could not correct: uncorrectable ECC error encountered",
             id="CUDA's errors in torch's words up to 1.4",
         ),
+        pytest.param(
+            "[rank4]:[E6 x.cpp:7] [Rank 4] Work WorkNCCL(SeqNum=9, OpType=BROADCAST, NumelIn=32) timed out in blocking wait.\n",
+            "hang",
+            "did not finish in time",
+            id="torch's blocking wait",
+        ),
+        pytest.param(
+            "ERROR shard-manager: launcher: Shard process was signaled to shutdown with signal 11 rank=2\n",
+            "rank_died",
+            "rank 2 ended first by SIGSEGV",
+            id="a shard of TGI",
+        ),
+        pytest.param("Failed. Reason: AlgorithmError:\nExitCode 3\n", "rank_died", "with exit code 3", id="SageMaker"),
+        pytest.param(
+            "(raylet) node_manager.cc:999: Exiting because this node manager has mistakenly been marked as dead by the GCS\n",
+            "rank_died",
+            "lost a node",
+            id="a raylet that Ray lost",
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "/w/a.py", line 4, in init\nRuntimeError: Address already in use\n',
+            "bootstrap_ports",
+            "taken by another process",
+            id="a port in use, in torch's words up to 1.7",
+        ),
+        pytest.param(
+            "ERROR: OOM when allocating tensor with shape[9]\n", "other", "memory of a GPU is used up", id="TensorFlow"
+        ),
+        pytest.param(
+            'RuntimeError: handle INTERNAL ASSERT FAILED at "x.cpp":15, please report\n', "rank_died", "ASSERT", id="an assert"
+        ),
         pytest.param("TimeoutError: RPC call to step timed out\n", "hang", "did not come to step", id="vLLM's workers"),
         pytest.param(
             "slurmstepd: error: pyxis: couldn't start container\nsrun: error: n16: task 0: Exited with exit code 1\n",
@@ -186,6 +217,8 @@ def test_a_log_that_breaks_off_in_a_traceback() -> None:
     (finding, *_) = findings("[rank0]: ".join(["", *FRAME.splitlines(keepends=True)]))
     assert finding.status is Status.FAIL
     assert "beyond the end of the log, at /w/train.py:9: assert total == ranks" in finding.message
+    other = "node01:1:2 [0] init.cc:4 NCCL WARN Cuda failure 'invalid argument'\n"
+    assert findings(other + FRAME)[0].message == "CUDA failed: invalid argument"  # what is told outranks what is not
     assert findings(FRAME + "step 1 loss 2.0\n" * 9)[0].status is Status.PASS  # the end of a traceback is not always known
     ignored = "Exception ignored in atexit callback:\n"
     assert Status.FAIL not in [f.status for f in findings(ignored + FRAME)]

@@ -63,6 +63,8 @@ def kinds() -> Iterator[tuple[str, str, str]]:
     yield "AWS, signed URL", key, f"https://s3.example/b?X-Amz-Date=1&X-Amz-Signature={key}"
     yield "PEM", key, f"-----BEGIN RSA PRIVATE KEY-----\\n{key}\\n-----END RSA PRIVATE KEY-----"
     yield "by no mark at all", signature, f"deploys as {signature}"
+    yield "the hash of a password", key, f"$6${drawn(16)}${key}"
+    yield "the hash of a password, with rounds", signature, f"$5$rounds=5000${drawn(8)}${signature}"
     word = drawn(9, string.ascii_lowercase)
     yield "a word beside a name", word, f"password={word}"
 
@@ -213,6 +215,7 @@ def test_words_of_the_site_go_too(tmp_path: pathlib.Path) -> None:
         "wait timeout after 8000ms, keys: /default_pg/0//cpu//0/1",
         "NCCL_MNNVL_CLIQUE_ID set by environment to 3",
         "the key is not set",
+        "srun --export=$1$2 bash -c '$1$suffix'",
         "PKEY=0x8001 NCCL_IB_PKEY=1",
         "commit e9f35d5f43ebb713eb7bdf4b548b47ef12345678",
     ],

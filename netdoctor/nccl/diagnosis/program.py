@@ -56,7 +56,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     full = next((e for e in (*raised, *log.of("trouble")) if Wording.STORAGE.within(e.text)), None)
     if full is not None:
         said, fix, fault = full.text[:200], _STORAGE, Fault.STORAGE
-    confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.LIKELY_MINUS
+    confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.QUIET_MINUS
     if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
         confidence = Confidence.OPEN_MINUS  # something went wrong before
     ended = f"{'the program' if who == 'job' else who} ended by an exception of its own"
@@ -68,7 +68,9 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
 # Python's own, of a mistake in a program: what libraries raise for what they met is of other types.
 _MISTAKE: Final = re.compile(
     r"\b(?:Index|Key|Type|Attribute|ZeroDivision|Name|UnboundLocal|Value|NotImplemented|Assertion|FileNotFound|FileExists|IsADirectory"
-    r"|NotADirectory|Permission|Import|ModuleNotFound)Error: .{1,200}"
+    r"|NotADirectory|Permission|Import|ModuleNotFound|OS|Environment|JSONDecode|UnicodeDecode|Recursion|Lookup|Memory|Syntax|HTTP)"
+    r"Error: .{1,200}"
+    r"|\bRuntimeError: .{0,100}(?i:\bassert).{1,200}"
 )
 
 

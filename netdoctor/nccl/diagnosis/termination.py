@@ -25,7 +25,7 @@ _NODE = Fix(
 )
 # What the pattern of `unstarted` caught -> what kept a process from being started.
 _UNSTARTED: Final = {
-    "unplaced": "Ray found no node with the free GPUs that the job asks for at once",
+    "unplaced": "no node has the free GPUs that the job asks for at once",
     "ssh": "a node does not let the launcher in over ssh, so not every process of the job was started",
     "unhealthy": "the kubelet did not admit a pod: its node has no healthy device of those that the pod asks for",
     "slots": "the launcher has fewer slots, or less of a resource, than the job asks for: it started nothing",

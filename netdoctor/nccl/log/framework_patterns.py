@@ -20,6 +20,21 @@ PATTERNS: Final = (
         r"RPC call to (?P<what3>\w{1,60}) timed out|\[missing ranks: ?(?P<missing>\d[\d, ]*)\]|\[ready ranks: ?(?P<ready>\d[\d, ]*)\]|submitted to be reduced, gathered or broadcasted by subset of ranks|(?P<over>Thread is unstuck)|waiting for `(?P<what>[^`]{1,80})[^`]*` for \d+ seconds and may be stuck|Expected \d+ threads to join the rendezvous|Termination timeout for `(?P<what2>[^`]{1,80})",
         "missing ready over",
     ),
+    # torch's blocking wait, and a C++ trace of its watchdog whose head is not in the log
+    row(
+        "watchdog",
+        "timed out in blocking wait",
+        r"Work WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?.{0,200}\) timed out in blocking wait",
+    ),
+    row("torch_echo", "raised from ncclcommwatchdog", r"Exception raised from ncclCommWatchdog"),
+    # torch up to 1.7, XLA and TensorFlow, Ray
+    row("store_port", "runtimeerror: address already in use", r"RuntimeError: Address already in use"),
+    row(
+        "oom",
+        "ran out of memory in memory|oom when allocating",
+        r"Ran out of memory in memory space|OOM when allocating tensor",
+    ),
+    row("node_failed", "marked as dead by the gcs", r"marked as dead by the GCS"),
     # the process that all others register with: JAX's and TensorFlow's coordination service, Ray's GCS, anything behind gRPC
     row(
         "coordinator",
@@ -48,9 +63,9 @@ PATTERNS: Final = (
     ),
     row(
         "died",
-        "status failed cmd|terminated with code|exit with status code|exit code: |exited with a non-zero status",
-        r"Container rank (?P<of>\d+) status failed cmd .{1,4000}? code (?P<code>-?[1-9]\d*) log|\[rank: (?P<of2>\d+)\] Child process with PID \d+ terminated with code (?!-?(?:2|15)\b)(?P<code2>-?[1-9]\d*)|Process (?P<of3>\d+) exit with status code (?P<code3>[1-9]\d*)|Exit Code: +(?!143\b)(?P<code4>[1-9]\d*)|exited with a non-zero status of (?P<code5>[1-9]\d*)",
-        "of code",
+        "status failed cmd|terminated with code|exit with status code|exit code: |exitcode |exited with a non-zero status|signaled to shutdown",
+        r"Container rank (?P<of>\d+) status failed cmd .{1,4000}? code (?P<code>-?[1-9]\d*) log|\[rank: (?P<of2>\d+)\] Child process with PID \d+ terminated with code (?!-?(?:2|15)\b)(?P<code2>-?[1-9]\d*)|Process (?P<of3>\d+) exit with status code (?P<code3>[1-9]\d*)|Exit Code: +(?!143\b)(?P<code4>[1-9]\d*)|exited with a non-zero status of (?P<code5>[1-9]\d*)|\bExitCode (?!143\b)(?P<code6>[1-9]\d*)\b|was signaled to shutdown with signal (?!(?:2|15)\b)(?P<signal>\d+)(?: rank=(?P<of4>\d+))?",
+        "of code signal",
     ),
     # The last line of a traceback, also where another family knows what it says: nobody has caught it.
     row("raised", "error: |exception: ", rf"{BEGIN}(?:\w+\.)*(?-i:[A-Z])(?P<type>\w*(?:Error|Exception)): "),

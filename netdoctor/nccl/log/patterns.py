@@ -72,7 +72,7 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "barrier": (rb"\btask:(?P<missing>\d+)\b(?!\.)",),  # of JAX: a task a line
     "rdma_error": (rb"\b0{8} 0000[0-9a-f]{2}(?P<synd2>(?!00)[0-9a-f]{2}) [0-9a-f]{8} [0-9a-f]{8}\b",),
     "stalled": (rb"\[missing ranks: ?(?P<missing>\d[\d, ]*)\]", rb"\[ready ranks: ?(?P<ready>\d[\d, ]*)\]"),
-    "coordinator": (rb"ipv[46]:(?:%5B|\[)?(?P<peer>[\w.:]+?)(?:%5D|\])?: ", rb"GCS (?:at|address:?) (?P<peer2>[\w.:\-]+)"),
+    "coordinator": (rb"ipv[46]:(?:%5B|\[)?(?P<peer>[\w.:]+?)(?:%5D|\])?: ", rb"GCS (?:at|address:?) (?P<peer2>[\w.:\-]*\w)"),
     "register": (rb"(?P<errno>Cannot allocate memory|Bad address|Invalid argument|Operation not permitted)",),
     "store": (rb"(?:connect to|connecting to) \(?\[?(?P<peer>[\w.:\-]+)",),
 }

@@ -84,6 +84,11 @@ class Seen:
                 found[check["id"], one["subject"]] = said
         return found
 
+    def sources(self, check: str) -> set[str]:
+        """The sources of expectation that its fails name."""
+        rows = [f for c in self.report["checks"] if c["id"] == check for f in c["findings"] if f["status"] == "fail"]
+        return {str(source) for f in rows for source in (f.get("evidence") or {}).get("sources", ())}
+
     def of(self, check: str, status: str) -> list[str]:
         """What the findings of `check` with this status say."""
         rows = [f for c in (self.report or {"checks": ()})["checks"] if c["id"] == check for f in c["findings"]]
