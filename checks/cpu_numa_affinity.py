@@ -242,7 +242,8 @@ def _memory(nodes: list[int | Unavailable], here: Here) -> Finding:
     """Where memory may come from: the cpuset, and a policy that is inherited (numactl --membind)."""
     allowed, policy = here.cpu.memory_allowed, here.cpu.memory_policy
     if not here.vantage.job_user:
-        return unknown(f"the job's memory policy is not seen from here: {here.vantage.why_not}", subject="memory")
+        text = f"the job's memory policy is not seen from here: {here.vantage.why_not}"
+        return unknown(text, subject="memory", how=FROM_JOB)
     if isinstance(allowed, Unavailable):
         return unknown(f"Mems_allowed_list could not be read: {allowed}", subject="memory")
     if policy and policy.mode not in (*LOCAL_MEMORY, "bind"):

@@ -355,7 +355,7 @@ def _memlock(limit: int | Unavailable, here: Here, path: PathRun) -> Finding:
     """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c)."""
     vantage = here.vantage
     if not vantage.job_user:
-        return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}")
+        return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}", how=FROM_JOB)
     if isinstance(limit, Unavailable):
         return unknown(f"the locked-memory limit could not be read: {limit}", how="ulimit -l in the job")
     if (lifted := _lifted(limit, vantage)) is not None:

@@ -211,8 +211,7 @@ def _of_node(node: Node) -> Iterator[Finding]:
         more = f" (and {count(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         evidence = {"reasons": [one.why for one in reasons]} if len(reasons) > 1 else {}
         if status is Status.UNKNOWN:
-            flaky = f"{NodeState.FLAKY}: " if _worst(reasons) is NodeState.FLAKY else ""
-            words = f"{flaky}{reasons[0].why}{more}"
+            words = f"{'flaky: ' if _worst(reasons) is NodeState.FLAKY else ''}{reasons[0].why}{more}"
             yield Finding(status, words, node.name, evidence=evidence, nodes=(node.name,))
             continue
         missing = reasons[0].state is NodeState.MISSING

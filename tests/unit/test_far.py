@@ -7,6 +7,7 @@ import os
 import pathlib
 import pwd
 import time
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -92,8 +93,9 @@ def test_who_becomes_another_user_looks_as_that_user() -> None:
                 users.become(f"{next(one.pw_uid for one in pwd.getpwall() if one.pw_uid)}")
             far.here()._risky = [far.Mount("/jobs", "fuse.sshfs", "me@far:")]
             os._exit(42 if before == 0 and far.call(os.geteuid) == os.geteuid() != 0 else 1)
-        finally:
-            os._exit(2)  # it must not go on as a second worker of pytest
+        finally:  # it must not go on as a second worker of pytest
+            traceback.print_exc()
+            os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
 
 
