@@ -16,8 +16,8 @@ UNLIMITED Unavailable Usable Uverbs Vantage Version
 VisibleGpu Way accelerator affinity assigned at_a_limit between_nodes cause_of check cluster_network cost expectation fail
 fix_container fix_environment fix_gpudirect fix_rdma_device fix_sysctl gdr_mechanisms gdr_proof gdr_sends gids gpudirect hcas
 ifname interfaces inventory job_torch layers loader_rules_say masked missing nccl_environment nccl_integer nccl_param nccl_ports
-net_plugin node_variables ok others out_of_memory parse_hcas parse_version path_limit rails shm_pool size_text skip tcp_window
-transport unknown usable used_nccl version_text without_p2p
+net_plugin node_variables ok others out_of_memory parse_hcas parse_version path_limit rails rdma_handles shm_pool size_text skip
+tcp_window transport unknown usable used_nccl version_text without_p2p
 """
 
 
