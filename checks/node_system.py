@@ -17,7 +17,6 @@ from netdoctor.api import (
     Kind,
     Loss,
     Pci,
-    Room,
     Status,
     System,
     SystemEvent,
@@ -42,17 +41,6 @@ TAINTS = {
     4: "the processor reported an uncorrected hardware error (machine check)",
 }
 STUCK = 60  # seconds: the watchdog says every 20 that a CPU is still stuck (kernel/watchdog.c, 2 * watchdog_thresh)
-SHARED = ("/tmp", "/var/tmp")
-WORKING = "the working folder"
-# What a job that may write there meets all the same; EACCES and EROFS of one folder are a site's choice.
-BROKEN = {
-    "ENOSPC": "is full",
-    "EDQUOT": "is full: this user's quota is used up",
-    "EIO": "does not take data any more (input/output error)",
-    "ESHUTDOWN": "was shut down",
-    "EUCLEAN": "is damaged",
-    "ESTALE": "is one that its server no longer has",
-}
 REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the error again", ("dmesg -T", "journalctl -k -b"))
 REPAIR = Fix(
     "drain the node; look for errors of the disk, then check the file system and mount it again", ("dmesg -T", "findmnt")
@@ -116,22 +104,18 @@ def _memory(system: System) -> Iterator[Finding]:
 def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     """Python's tempfile, and by it torchrun and a DataLoader's workers, take the first folder that can be written: TMPDIR,
     /tmp, /var/tmp, the working folder (Lib/tempfile.py, _get_default_tempdir); without any they end at once."""
-    rooms = system.rooms
-    tried = [name for name in ("TMPDIR", *SHARED, WORKING) if name in rooms]
-    broken = {name: BROKEN[room.error] for name in rooms if (room := _read(rooms[name])) and room.error in BROKEN}
-    if vantage.euid == 0:
-        broken |= {name: BROKEN["ENOSPC"] for name in rooms if (room := _read(rooms[name])) and _full(room)}
-    good = [name for name in tried if (room := _read(rooms[name])) and not room.error and name not in broken]
-    lost = missing(*(rooms[name] for name in tried if not _absent(rooms[name])))
+    tried, broken, good = system.tried, system.broken(vantage.euid == 0), system.good(vantage.euid == 0)
+    lost = missing(*(room for room in tried.values() if not (isinstance(room, Unavailable) and room.kind is Kind.ABSENT)))
     none = not good and lost is None and vantage.job_environment
     for name, words in broken.items():
         if none and name in tried:
             continue
-        loss = cost.SOMETIMES
-        mend = REPAIR if "EIO" in _error(rooms[name]) else SPACE
-        yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=loss, fix=mend)
+        mend = SPACE if system.full(name) else REPAIR
+        yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=cost.SOMETIMES, fix=mend)
     if none:
-        said = ", ".join(f"{name} {broken.get(name) or _error(rooms[name]) or 'is not there'}" for name in tried)
+        said = ", ".join(
+            f"{name} {broken.get(name) or (room and room.error) or 'is not there'}" for name, room in tried.items()
+        )
         why = "Python's tempfile, and by it torchrun and a DataLoader, end with: No usable temporary directory found"
         yield fail(
             f"no temporary file can be made: {said}", subject=TEMPORARY, cause=STORAGE, loss=cost.STOPS, fix=SPACE, why=why
@@ -142,23 +126,6 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
         yield unknown(f"where the job writes is its own, and this is {vantage.elsewhere}", subject=TEMPORARY, how=FROM_JOB)
     elif not broken:
         yield ok(f"files can be written: {', '.join(good)}", subject=TEMPORARY)
-
-
-def _read(room: Room | Unavailable) -> Room | None:
-    return None if isinstance(room, Unavailable) else room
-
-
-def _absent(room: Room | Unavailable) -> bool:
-    return isinstance(room, Unavailable) and room.kind is Kind.ABSENT
-
-
-def _full(room: Room) -> bool:
-    """Root may take what a file system keeps back for it; its users may not."""
-    return not room.error and room.size > 0 and not room.free
-
-
-def _error(room: Room | Unavailable) -> str:
-    return "" if isinstance(room, Unavailable) else room.error
 
 
 def _dead(system: System, log: KernelLog) -> Iterator[Finding]:

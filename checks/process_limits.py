@@ -24,11 +24,9 @@ from netdoctor.api import (
     Kernel,
     Net,
     Pci,
-    Rdma,
     Status,
     Unavailable,
     Vantage,
-    between_nodes,
     check,
     cost,
     fail,
@@ -37,6 +35,7 @@ from netdoctor.api import (
     missing,
     nccl_ports,
     ok,
+    rdma_handles,
     size_text,
     skip,
     tcp_window,
@@ -115,7 +114,6 @@ def limits(
     gpus: Gpus,
     net: Net,
     pci: Pci,
-    rdma: Rdma,
     baseline: Baseline,
     vantage: Vantage,
 ) -> Iterator[Finding]:
@@ -138,16 +136,14 @@ def limits(
     yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if nodes > 1 else 0, here)
     tasks = Need(TASKS_LEAST * ranks, ranks * (TASKS_MOST + len(cpu.online or range(MANY))))
     yield _nproc(kernel.limit("nproc"), tasks, here)
-    run = baseline.run
-    ran = not isinstance(run, Unavailable) and run.finished and run.experiment.ranks >= ranks
+    ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     for subject, caps, need, what in (
         ("pids", cgroups.pids, tasks, "{} processes and threads"),
         ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * ranks, CORES_MOST * ranks), "{} cores"),
         ("memory", cgroups.memory, Need(MEMORY_LEAST * ranks, MEMORY_MOST * ranks), "{}"),
     ):
         yield _cgroup(subject, caps, need, what, here, cgroups.hidden, ran)
-    if rdma.devices != ():
-        yield from (between_nodes(one, intent) for one in _handles(cgroups.rdma, here))
+    yield from rdma_handles.judge(cgroups.rdma, ranks, intent)
 
 
 def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
@@ -169,30 +165,12 @@ def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:
     """RLIMIT_NPROC counts threads of the user on the whole machine, and does not hold with these rights (kernel/fork.c)."""
     if isinstance(limit, Unavailable):
         return unknown(f"the limit of processes could not be read: {limit}", subject="nproc")
-    seen = here.vantage
-    free = seen.euid == 0 or (seen.capabilities or frozenset()) & {"CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"}
-    if limit == UNLIMITED or (seen.root_is_root and free):
+    free = here.vantage.euid == 0 or (here.vantage.capabilities or frozenset()) & {"CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"}
+    if limit == UNLIMITED or (here.vantage.root_is_root and free):
         text = "are not limited" if limit == UNLIMITED else "are limited, which does not hold for root"
         return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
     what = "{} processes and threads for all that the user runs on this machine"
     return here.judged("nproc", Cap("ulimit -u", limit), need, "pids", what)
-
-
-def _handles(caps: Caps, here: Here) -> Iterator[Finding]:
-    """Only what is wrong or open: every rank opens every RDMA device (NCCL src/transport/net_ib/init.cc), which takes a handle
-    (kernel/cgroup/rdma.c), and passes over one that it may not open."""
-    tight = min((one for one in caps or () if one), key=lambda cap: cap.most, default=None)
-    if tight is not None and tight.most < here.ranks:
-        yield fail(
-            f"rdma.max gives {int(tight.most)} handles of an RDMA device; {here.who} take one each",
-            subject="rdma",
-            loss=cost.less(tight.most, here.ranks, "ranks of this node get the device"),
-            expected=f"hca_handle={here.ranks} at least",
-            measured={"file": tight.file},
-            how=f"cat {tight.file}; whoever makes the job's cgroup writes 'DEVICE hca_handle=max hca_object=max' into it",
-        )
-    elif (lost := missing(caps, *(caps or ()))) is not None:
-        yield unknown(f"limits of the cgroup on RDMA devices could not be read: {lost}", subject="rdma")
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:

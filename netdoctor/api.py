@@ -58,11 +58,22 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
-from netdoctor.facts.system import Room, System
+from netdoctor.facts.system import System
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
-from netdoctor.nccl import affinity, gpudirect, hcas, ifname, interfaces, net_plugin, rails, tcp_window, transport
+from netdoctor.nccl import (
+    affinity,
+    gpudirect,
+    hcas,
+    ifname,
+    interfaces,
+    net_plugin,
+    rails,
+    rdma_handles,
+    tcp_window,
+    transport,
+)
 from netdoctor.nccl import gid as gids
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
@@ -252,7 +263,6 @@ __all__ = [
     "Rdma",
     "RdmaDevice",
     "RdmaPort",
-    "Room",
     "Route",
     "Run",
     "Said",
@@ -319,6 +329,7 @@ __all__ = [
     "parse_version",
     "path_limit",
     "rails",
+    "rdma_handles",
     "shm_pool",
     "size_text",
     "skip",

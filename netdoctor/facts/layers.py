@@ -25,6 +25,7 @@ class Bound(Word):
     OWN = "its own"  # nvidia, or that of a platform
     GIVEN = "a virtual machine's"
     OTHER = "another"  # nouveau shows a picture, and no CUDA
+    EXCLUDED = "its own, which was told to leave it alone"
     NONE = "none"
 
 
@@ -46,6 +47,8 @@ def may_share(vantage: Vantage) -> bool:
 def bound(device: PciDevice) -> Bound:
     if device.driver in _GIVEN:
         return Bound.GIVEN
+    if device.excluded:
+        return Bound.EXCLUDED
     return Bound.OTHER if device.driver in _OTHER else Bound.OWN if device.driver else Bound.NONE
 
 

@@ -75,6 +75,7 @@ class PciDevice:
     physical_function: str | None  # of a virtual function
     rdma: bool = False  # an InfiniBand controller, or an Ethernet controller of a family that does RDMA
     placed: bool = True  # False: the link that tells `path` and `root` could not be read
+    excluded: bool = False  # its driver was told to leave this GPU alone (NVreg_ExcludedGpus)
 
     @property
     def is_gpu(self) -> bool:
@@ -268,7 +269,14 @@ def _device(host: Host, one: _Function) -> PciDevice:
         physical_function=physical.rpartition("/")[2] or None if isinstance(physical, str) else None,
         rdma=_rdma(one),
         placed=not isinstance(target, Unavailable),
+        excluded=one.vendor == NVIDIA and one.driver == "nvidia" and _excluded(host, one.address),
     )
+
+
+def _excluded(host: Host, address: str) -> bool:
+    """As nvidia.ko says it (nv-procfs.c, nv_procfs_read_gpu_info); where it says nothing, the GPU is meant to be used."""
+    text = read(host, f"/proc/driver/nvidia/gpus/{address}/information")
+    return not isinstance(text, Unavailable) and re.search(r"^GPU Excluded:\s+Yes\s*$", text, re.MULTILINE) is not None
 
 
 def _link(host: Host, where: str) -> PciLink | Unavailable:

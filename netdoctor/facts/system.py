@@ -20,6 +20,18 @@ WORKING: Final = "the working folder"
 _CWD: Final = "/proc/self/cwd"
 
 
+# What a job that may write there meets all the same; EACCES and EROFS of one folder are a site's choice.
+BROKEN: Final = {
+    "ENOSPC": "is full",
+    "EDQUOT": "is full: this user's quota is used up",
+    "EIO": "does not take data any more (input/output error)",
+    "ESHUTDOWN": "was shut down",
+    "EUCLEAN": "is damaged",
+    "ESTALE": "is one that its server no longer has",
+}
+_FULL: Final = frozenset({"", "ENOSPC", "EDQUOT"})
+
+
 @dataclass(frozen=True)
 class Room:
     """Whether a file can be made in a folder and written."""
@@ -28,6 +40,11 @@ class Room:
     tried: bool  # by an unnamed file; else by the flags and rights of the folder
     size: int  # bytes of the file system; 0 where it does not say
     free: int  # that a user may take
+
+    def broken(self, root: bool) -> str:
+        """What ails it, in words; "": nothing.  Root may take what a file system keeps back for it; its users may not."""
+        full = root and not self.error and self.size > 0 and not self.free
+        return BROKEN["ENOSPC"] if full else BROKEN.get(self.error, "")
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,24 @@ class System(Fact):
     rooms: Mapping[str, Room | Unavailable]  # by name: a folder of all users, a variable, `WORKING`
     mounts: tuple[Mounted, ...] | Unavailable
     stuck: tuple[str, ...] | Unavailable  # "NAME:PID" of tasks that the log calls blocked, and that still are
+
+    @property
+    def tried(self) -> dict[str, Room | Unavailable]:
+        """Where Python's tempfile looks for a folder, in its order."""
+        return {name: self.rooms[name] for name in ("TMPDIR", *SHARED, WORKING) if name in self.rooms}
+
+    def broken(self, root: bool) -> dict[str, str]:
+        """What ails which folder, in words."""
+        return {name: words for name, room in self.rooms.items() if room and (words := room.broken(root))}
+
+    def good(self, root: bool) -> list[str]:
+        """Of `tried` those that take a file."""
+        return [name for name, room in self.tried.items() if room and not room.error and not room.broken(root)]
+
+    def full(self, name: str) -> bool:
+        """Of a broken folder: more room would mend it."""
+        room = self.rooms[name]
+        return not isinstance(room, Unavailable) and room.error in _FULL
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:

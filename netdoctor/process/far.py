@@ -97,6 +97,7 @@ class Far:
         self._limit = limit
         self._hung: list[Mount] = []
         self._child: tuple[int, int, int] | None = None  # pid, its requests, its answers
+        self._parent = 0  # whose child it is: a fork of ours (process/apart.py) has one of its own
         self._place = mmap.mmap(-1, _PLACE)
         self._mounts = mounts(_read("/proc/self/mountinfo"))
         self._risky = [m for m in self._mounts if m.kind not in LOCAL and not _of_the_kernel(m)]
@@ -115,7 +116,7 @@ class Far:
             return work(*arguments)
         import pickle
 
-        if writes and path:
+        if (writes and path) or self._parent != os.getpid():
             self.close()  # a fresh one has our working directory, mask and limits as they are now
         if not self._risky and not self._there():
             return work(*arguments)
@@ -138,9 +139,11 @@ class Far:
         child, self._child = self._child, None
         if child is not None:
             pid, *ends = child
-            os.kill(pid, signal.SIGKILL)
             for fd in ends:
                 os.close(fd)
+            if self._parent != os.getpid():
+                return
+            os.kill(pid, signal.SIGKILL)
             until = time.monotonic() + 1.0
             while time.monotonic() < until and os.waitpid(pid, os.WNOHANG) == (0, 0):
                 time.sleep(0.002)  # killed: gone at once, unless it stands in the kernel, where it is left behind
@@ -188,6 +191,7 @@ class Far:
         requests, answers = ends[:2], ends[2:]
         if pid == 0:
             self._serve(parent, requests[0], answers[1])
+        self._parent = parent
         os.close(requests[0])
         os.close(answers[1])
         return pid, requests[1], answers[0]

@@ -31,7 +31,8 @@ def _said(text: str, ago: int = 0) -> str:
 
 
 def _row(fault: str, told: str, setup: str = "", dev: str = "", sys: str = "", needs: tuple[str, ...] = ()) -> Row:
-    return Row(fault, Scene(setup=setup, dev=dev, sys=sys), {SYSTEM: told} if told else {}, needs=needs)
+    base = Scene(dev=_said("Linux version 6.8.0")) if dev else Scene()  # this machine's own log may have lost its beginning
+    return Row(fault, Scene(setup=setup, dev=dev, sys=sys), {SYSTEM: told} if told else {}, base=base, needs=needs)
 
 
 SYSTEM_ROWS: Final = (

@@ -69,6 +69,21 @@ def test_what_writes_is_a_child_of_its_own_each_time(tmp_path: pathlib.Path, mon
     one.close()
 
 
+def test_a_fork_of_ours_has_a_child_of_its_own(distant: far.Far, tmp_path: pathlib.Path) -> None:
+    """A site's checks run in one (process/apart.py): it can neither wait for the child of its parent nor may end it."""
+    before = distant.call(os.getpid)
+    child = os.fork()
+    if child == 0:
+        try:
+            own = {distant.call(os.getpid), distant.call(os.getpid, path=str(tmp_path), writes=True)}
+            distant.close()
+            os._exit(42 if len(own - {before, os.getpid()}) == 2 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert distant.call(os.getpid) == before
+
+
 def test_our_own_shortage_keeps_no_report_from_a_disk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def short() -> int:
         raise BlockingIOError(11, "Resource temporarily unavailable")

@@ -198,6 +198,13 @@ def test_a_stall_that_passed_is_none() -> None:
     assert Status.FAIL not in [f.status for f in findings(STUCK + STUCK.replace("This thread", "Thread is unstuck! This"))]
 
 
+def test_a_pod_that_waited_for_a_node_was_placed() -> None:
+    waits = "Warning  FailedScheduling  9m  default-scheduler  0/8 nodes are available: 8 Insufficient nvidia.com/gpu.\n"
+    placed = "Normal  Scheduled  8m  default-scheduler  Successfully assigned ns/job-worker-0 to n7\n"
+    assert Status.FAIL not in [f.status for f in findings(waits + placed)]
+    assert findings(placed + waits)[0].status is Status.FAIL
+
+
 def test_a_lost_coordinator_is_the_echo_of_a_death() -> None:
     death = "x.cc:954] UNAVAILABLE: Task /job:jax_worker/replica:0/task:37 heartbeat timeout.\n"
     assert "task 37" in findings(death + "WatchTasksAsync failed for task 3: UNAVAILABLE\n")[0].message

@@ -65,6 +65,8 @@ def after(log: LogFacts, e: Event) -> After:
     spoken = e.kind not in _ITS_OWN and not log.of("elastic")
     if spoken and any("whole" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished")):
         return After.WENT_ON
+    if "unplaced" in e.data and any(f.file == e.file and f.last > e.last for f in log.of("placed")):
+        return After.WENT_ON
     if retry is Retry.NEVER:
         return After.STOPPED
     # All ranks of a communicator take part in setting it up.

@@ -62,7 +62,9 @@ _Torch = Literal[
 _Caller = Literal[
     "exception", "raised", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_number", "no_launcher"
 ]
-_Endings = Literal["ended", "node_failed", "unstarted", "coordinator", "stalled", "actor_died", "finished", "last_words"]
+_Endings = Literal[
+    "ended", "node_failed", "unstarted", "placed", "coordinator", "stalled", "actor_died", "finished", "last_words"
+]
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
 EventKind = (

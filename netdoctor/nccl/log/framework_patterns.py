@@ -55,6 +55,7 @@ PATTERNS: Final = (
     row(
         "mpi_peer", "inbound mpi tcp connection request", r"Open MPI detected an inbound MPI TCP connection request from a peer"
     ),
+    row("placed", "successfully assigned", r"Successfully assigned \S+ to \S+"),  # kube-scheduler: it had waited for a node
     row(
         "unstarted",
         "task launch for|application launch failed|execve()|unable to contact slurm controller|back-off restarting failed|failedscheduling|oci runtime|executable file not found|nvidia-container-cli: |could not select device driver|createcontainer|runcontainererror|container start failed|start container|spank: required plugin|not found|open file",

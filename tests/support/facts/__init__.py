@@ -25,6 +25,7 @@ from netdoctor.facts.pci import Pci
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.facts.system import System
 from netdoctor.facts.vantage import Vantage
 from tests.support.facts.hardware import *
 from tests.support.facts.judging import *
@@ -38,6 +39,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Vantage: vantage(),
         DeviceNames: DeviceNames(),
         Kernel: kernel(),
+        System: system(),
         Platform: Platform("NVIDIA", "DGXH100", "DGXH100"),
         Cgroups: Cgroups((), (), (), hidden=False),
         Cpu: cpu(),
