@@ -8,12 +8,12 @@ from typing import Any, Final
 MAX_TEXT: Final = 4000  # characters; a rank sends 800 of an error (rank.py)
 MAX_LIST: Final = 8192  # the CPUs of a machine, the libraries of a process
 _WORDS: Final = (
-    *("event", "phase", "error", "id"),
+    *("event", "phase", "error", "id", "gpu"),
     *("version", "hip", "nccl", "cuda_warning", "backends_error", "backends_nccl_error"),
 )
 _NUMBERS: Final = (
     *("p", "run", "rank", "t", "pid", "status", "bytes", "seconds", "wrong", "system_cpu", "user_cpu", "bytes_moved"),
-    *("collective_seconds", "port", "device_count"),
+    *("collective_seconds", "port", "device_count", "link_speed"),
 )
 
 
