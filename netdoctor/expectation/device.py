@@ -136,9 +136,9 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable) ->
     gpus = gpu_devices(pci) or ()
     known = {gpu.pci: gpu for gpu in nvml.all or () if isinstance(gpu.pci, str)}
     worked = {rank.gpu: rank.link_speed for rank in (run.ranks if run else ()) if rank.link_speed}
-    asleep = Unavailable(
-        Kind.NOT_READ, "it rests, and no rank told of its link after work" if run else "it rests, and no all-reduce woke it"
-    )
+    # A GPU that no rank ran on is not the job's, where others told: nothing is said of its rest.
+    silent = "no rank told of its link after work" if run else "no all-reduce woke it"
+    asleep = None if worked else Unavailable(Kind.NOT_READ, f"it rests, and {silent}")
     ends = [(gpu_name(d.address), d) for d in gpus]
     ends += [(d.name, where) for d in rdma.devices or () if isinstance(d.pci, str) and (where := pci.at(d.pci))]
     names = {device.address: name for name, device in ends}

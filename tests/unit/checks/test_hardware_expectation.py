@@ -209,3 +209,6 @@ def test_a_resting_link_that_no_rank_told_of_is_unknown() -> None:
     have["Baseline"] = replace(have["Baseline"], run=silent)
     (said,) = (one for one in fixtures.findings(have)["hardware.links"] if one.status is not Status.PASS)
     assert (said.status, "no rank told" in said.message) == (Status.UNKNOWN, True)
+    others = tuple(replace(rank, gpu="", link_speed=0.0) if rank.rank == 2 else rank for rank in run.ranks)
+    have["Baseline"] = replace(have["Baseline"], run=replace(run, ranks=others))
+    assert {one.status for one in fixtures.findings(have)["hardware.links"]} == {Status.PASS}, "of a GPU that is not the job's"
