@@ -45,6 +45,7 @@ REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the
 REPAIR = Fix(
     "drain the node; look for errors of the disk, then check the file system and mount it again", ("dmesg -T", "findmnt")
 )
+GIVE = "give it a folder that it may write: a tmpfs on /tmp, or TMPDIR"
 SPACE = Fix("make room there, or name another folder (TMPDIR)", ("df -h", "df -i", "quota"))
 
 
@@ -117,9 +118,11 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
             f"{name} {broken.get(name) or (room and room.error) or 'is not there'}" for name, room in tried.items()
         )
         why = "Python's tempfile, and by it torchrun and a DataLoader, end with: No usable temporary directory found"
-        yield fail(
-            f"no temporary file can be made: {said}", subject=TEMPORARY, cause=STORAGE, loss=cost.STOPS, fix=SPACE, why=why
-        )
+        text = f"no temporary file can be made: {said}"
+        if broken.keys() & tried.keys():
+            yield fail(text, subject=TEMPORARY, cause=STORAGE, loss=cost.STOPS, fix=SPACE, why=why)
+        else:  # so it was given, and a job that makes none starts
+            yield unknown(f"{text}; a job that makes none can do without", subject=TEMPORARY, why=why, how=GIVE)
     elif lost is not None:
         yield unknown(f"whether temporary files can be made was not seen: {lost}", subject=TEMPORARY, how="touch /tmp/x")
     elif not vantage.job_environment:

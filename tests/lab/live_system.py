@@ -42,7 +42,7 @@ SYSTEM_ROWS: Final = (
     _row(
         "no folder for temporary files can be written",
         STORAGE,
-        "; ".join(READ_ONLY.format(folder) for folder in ("/tmp", "/var/tmp", "/mnt")) + "; cd /mnt",
+        "; ".join((*(READ_ONLY.format(folder) for folder in ("/tmp", "/var/tmp")), FULL.format("/mnt"), "cd /mnt")),
     ),
     _row("a file system that was shut down", STORAGE, ENDED, needs=("mkfs.ext4", "loop devices")),
     _row("a kernel that had an oops", ERROR, _set("/proc/sys/kernel/tainted", "echo 128")),

@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.skipif(bool(can_overlay()), reason=can_overlay() or "-"),
 ]
 LOOK = ("--no-allreduce",)
-OF_THE_NODE = {"hardware.accelerator GPUs pass", "rdma.dev_infiniband count pass"}  # how many are there, whoever looks
+# How many are there, whoever looks; and the kernel is one.
+OF_THE_NODE = {"hardware.accelerator GPUs pass", "rdma.dev_infiniband count pass", "node.system kernel pass"}
 OF_THE_HARDWARE = (
     "gpu.health ",
     "gpu.fabric ",
