@@ -109,8 +109,6 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     lost = missing(*(room for room in tried.values() if not (isinstance(room, Unavailable) and room.kind is Kind.ABSENT)))
     none = not good and lost is None and vantage.job_environment
     for name, words in broken.items():
-        if none and name in tried:
-            continue
         mend = SPACE if system.full(name) else REPAIR
         yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=cost.SOMETIMES, fix=mend)
     if none:

@@ -97,7 +97,11 @@ def test_errors_of_memory(counts: tuple[str | None, ...], status: Status | None)
         ({"/tmp": Unavailable(Kind.ABSENT)}, set(), PASS),
         ({"/tmp": Unavailable(Kind.TIMED_OUT)}, set(), UNKNOWN),
         ({"/tmp": Unavailable(Kind.TIMED_OUT), "/var/tmp": errno.ENOSPC}, {"/var/tmp"}, UNKNOWN),
-        ({"/tmp": errno.EROFS, "/var/tmp": errno.EACCES, "/proc/self/cwd": errno.ENOSPC}, {"temporary files"}, FAIL),
+        (
+            {"/tmp": errno.EROFS, "/var/tmp": errno.EACCES, "/proc/self/cwd": errno.ENOSPC},
+            {"temporary files", "the working folder"},
+            FAIL,
+        ),
         ({"/tmp": errno.EROFS, "/var/tmp": Unavailable(Kind.ABSENT), "/proc/self/cwd": errno.EROFS}, set(), UNKNOWN),
     ],
 )
