@@ -21,6 +21,7 @@ from tests.lab.row import (
     RDMA,
     RUN,
     SHM,
+    SYSTEM,
     VERSION,
     Row,
 )
@@ -191,7 +192,13 @@ NETWORK: Final = (
 
 RUNS: Final = (
     box("64 KiB in /dev/shm, in a run", "--shm-size=64k", base=BARE),
-    box("a root file system for reading only, in a run", "--read-only", "--read-only-tmpfs=false", base=BARE),
+    box(
+        "a root file system for reading only, in a run",
+        "--read-only",
+        "--read-only-tmpfs=false",
+        base=BARE,
+        also={SYSTEM: "no folder takes a temporary file, and a job that makes none can do without"},
+    ),
     box("every capability dropped, in a run", "--cap-drop=ALL", base=BARE, without=("--cap-add",)),
     box("no new privileges, in a run", "--security-opt=no-new-privileges", base=BARE),
     box("no network, in a run", base=BARE, network="none", also=dict.fromkeys((BUFFERS, PORTS), "no interface but lo")),
