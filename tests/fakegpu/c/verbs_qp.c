@@ -1,7 +1,8 @@
-/* Queue pairs.  RDMA is process_vm_writev() into the process whose number the key is; an immediate is a datagram to the Unix
+/* Queue pairs.  RDMA is process_vm_writev() (verbs_place.c) into the process whose number the key is; an immediate is a datagram to the Unix
  * socket of the peer's queue pair, in the fabric's folder.  What the two ends of a connection must agree on is looked up there. */
 #define _GNU_SOURCE
 #include "verbs.h"
+#include "verbs_place.h"
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -248,12 +249,12 @@ API int ibv_set_ece(struct rdma_qp *qp, void *ece) {
 /* Data */
 static int move(const struct send_request *r, size_t length) {
   struct iovec here[32], there = {(void *)(uintptr_t)r->remote_address, length};
+  int moved;
   for (int i = 0; i < r->count && i < 32; i++) here[i] = (struct iovec){(void *)(uintptr_t)r->parts[i].address, r->parts[i].length};
-  ssize_t moved = 0;
-  if (r->operation == RDMA_WRITE || r->operation == RDMA_WRITE_IMMEDIATE) moved = process_vm_writev(r->rkey, here, r->count, &there, 1, 0);
-  else if (r->operation == RDMA_READ) moved = process_vm_readv(r->rkey, here, r->count, &there, 1, 0);
+  if (r->operation == RDMA_WRITE || r->operation == RDMA_WRITE_IMMEDIATE) moved = verbs_place(r->rkey, here, r->count, &there) == (ssize_t)length;
+  else if (r->operation == RDMA_READ) moved = process_vm_readv(r->rkey, here, r->count, &there, 1, 0) == (ssize_t)length;
   else return 0;
-  if (moved == (ssize_t)length) return 0;
+  if (moved) return 0;
   return errno == ESRCH ? RETRIES_EXCEEDED : REMOTE_ACCESS;
 }
 static int notify(struct pair *p, const struct send_request *r, size_t length) {
