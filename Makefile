@@ -60,10 +60,11 @@ check: $(VENV)/.dev  ## lint, types and unit tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q -n auto --dist worksteal tests/unit
+	@$(BIN)/pytest -q -n auto --dist worksteal -m 'not whole' tests/unit
 
-test: check $(VENV)/.torch parts  ## check, and what runs live on this machine
-	@code=0; $(BIN)/pytest -q -n 2 --dist loadfile -m 'not hosts' tests/live || code=$$?; \
+test: check $(VENV)/.torch parts  ## check, whole machines replayed, and what runs live on this machine
+	@code=0; $(BIN)/pytest -q -n auto --dist worksteal -m whole tests/unit || code=$$?; \
+	 $(BIN)/pytest -q -n 2 --dist loadfile -m 'not hosts' tests/live || code=$$?; \
 	 $(BIN)/pytest -q -m hosts tests/live || code=$$?; $(BIN)/python -m tests.support.packages >&2; exit $$code
 
 # None is needed: without one its tests skip, and say so.

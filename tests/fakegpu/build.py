@@ -77,7 +77,13 @@ class Library:
 ALL: Final = (
     Library("cuda", "lib", "libcuda.so.1", [f"cuda_{one}.c" for one in CUDA]),
     Library("nvml", "lib", "libnvidia-ml.so.1", ["nvml.c", "nvml_health.c"]),
-    Library("verbs", "libib", "libibverbs.so.1", ["verbs.c", "verbs_qp.c", "verbs_place.c"], [f"-Wl,--version-script={SOURCES}/verbs.map"]),
+    Library(
+        "verbs",
+        "libib",
+        "libibverbs.so.1",
+        ["verbs.c", "verbs_qp.c", "verbs_place.c"],
+        [f"-Wl,--version-script={SOURCES}/verbs.map"],
+    ),
 )
 
 # NCCL's kernels on the CPU, for who asks for them (kernel_hook.h).

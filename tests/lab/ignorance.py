@@ -1,6 +1,6 @@
 """Evidence taken away, piece by piece: no finding becomes pass or skip, none disappears, no fail becomes anything but unknown.
 
-Per fact in `make check` (tests/unit/test_ignorance.py), per recorded answer here.  Where absence is evidence, the table
+Per fact in `make test` (tests/unit/test_ignorance.py), per recorded answer here.  Where absence is evidence, the table
 in `tests/lab/absence.py` says so; only an answer that is absent, of a question that is named there, may do more than lose.
 """
 

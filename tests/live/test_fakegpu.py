@@ -295,7 +295,7 @@ def test_the_layouts_of_libibverbs_are_those_of_its_header() -> None:
 
 
 def test_a_flag_that_rdma_brought_is_behind_its_data(tmp_path: pathlib.Path) -> None:
-    """By process_vm_writev() alone, some lines of LL128 in a million are torn (check_order plain): sums are wrong now and then."""
+    """By process_vm_writev() alone some lines of LL128 in a million are torn (check_order plain)."""
     program = str(tmp_path / "order")
     sources = [str(build.SOURCES / one) for one in ("check_order.c", "verbs_place.c")]
     subprocess.run(["gcc", *build.FLAGS, "-o", program, *sources], check=True, timeout=60)

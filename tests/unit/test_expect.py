@@ -21,6 +21,8 @@ from netdoctor.model import Finding, Status
 from tests.lab import fixtures
 from tests.support.machines import composed
 
+pytestmark = pytest.mark.whole
+
 FACTS = {slug: fixtures.facts_of(fixtures.snapshot(slug)) for slug in composed.NAMES if slug != "pod-without-gpus"}
 
 

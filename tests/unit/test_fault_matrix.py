@@ -18,6 +18,8 @@ from tests.lab.faults import Fault, every, golden, told
 from tests.lab.row import Row
 from tests.support.namespaces.dgx import Scene, Seen
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.mark.parametrize("fault", every(), ids=lambda fault: f"{fault.expect['check']}: {fault.fault}")
 def test_it_is_found_and_nothing_else_is_disturbed(fault: Fault) -> None:

@@ -15,6 +15,8 @@ from tests.fakegpu import record
 from tests.lab import fixtures
 from tests.support.machines import composed, traces
 
+pytestmark = pytest.mark.whole
+
 FOLDER = fixtures.ROOT / "fixtures"
 FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file())
 RECORDED = {

@@ -22,6 +22,8 @@ from netdoctor.report import formats
 from tests.support.clusters import fleets
 from tests.support.facts import judged
 
+pytestmark = pytest.mark.whole
+
 Doc = dict[str, Any]
 DAY = 1_772_352_000.0  # fleets.TIME
 

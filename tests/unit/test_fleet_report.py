@@ -21,6 +21,8 @@ from tests.support.clusters import fleets as reports
 from tests.support.clusters.fleets import KINDS
 from tests.support.facts import judged
 
+pytestmark = pytest.mark.whole
+
 Doc = dict[str, Any]
 
 

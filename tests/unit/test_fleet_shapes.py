@@ -23,6 +23,8 @@ from netdoctor.model import Status
 from netdoctor.report import html
 from tests.support.clusters import fleets
 
+pytestmark = pytest.mark.whole
+
 HOSTS = pathlib.Path(__file__).parents[2] / "fixtures" / "hosts"
 Doc = dict[str, Any]
 

@@ -8,6 +8,8 @@ from netdoctor.model import Finding, Status
 from tests.lab import fixtures, ignorance
 from tests.lab.oracle import worse
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.mark.parametrize("slug", fixtures.slugs())
 def test_on_machines_of_answers(slug: str) -> None:

@@ -30,8 +30,9 @@ from netdoctor.cluster.secret import Secret
 from netdoctor.config.load import Config
 from netdoctor.facts.net import Address, Link, Net
 from netdoctor.model import CheckResult, Status, Unavailable
-from netdoctor.policy import Waiver
 from tests.support.facts import environ
+
+pytestmark = pytest.mark.whole
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "x",
@@ -390,7 +391,7 @@ def test_a_look_at_one_node_leaves_the_others_out() -> None:
 
 def test_the_configuration_knows_the_check(capsys: pytest.CaptureFixture[str]) -> None:
     until = datetime.date(2999, 1, 1)
-    waiver = Waiver("allreduce.nodes", "known", until)
+    waiver = policy.Waiver("allreduce.nodes", "known", until)
     assert "allreduce.nodes" in chosen(
         cluster=True, config=dataclasses.replace(CONFIG, disabled=("allreduce.nodes",), waivers=(waiver,))
     )

@@ -22,6 +22,8 @@ from tests.unit.test_nodes_hostile import LIMITS
 from tests.unit.test_nodes_proof import keys
 from tests.unit.test_nodes_strangers import TOKEN, Room
 
+pytestmark = pytest.mark.whole
+
 # How much may be said
 
 

@@ -25,6 +25,8 @@ from netdoctor.cluster.session import ClusterSession, Limits
 from netdoctor.model import Status
 from tests.unit.test_nodes_hostile import LIMITS
 
+pytestmark = pytest.mark.whole
+
 # Strangers at the hub
 
 

@@ -14,6 +14,8 @@ from netdoctor.cluster.observations import Nodes, Proof
 from netdoctor.cluster.secret import Secret
 from netdoctor.cluster.session import ClusterSession, Limits
 
+pytestmark = pytest.mark.whole
+
 TOKEN = Secret(Proof.TOKEN, b"x" * 32)
 
 

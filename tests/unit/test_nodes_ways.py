@@ -15,6 +15,8 @@ from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.observations import Cluster, Nodes, Ready
 from netdoctor.facts.runs import Caller
 
+pytestmark = pytest.mark.whole
+
 ID = "0123456789abcdef" * 16
 
 

@@ -18,6 +18,8 @@ from netdoctor.nccl import ifname, interfaces
 from tests.support.facts import LIBNCCL, libraries
 from tests.unit.test_probe_net import ANSWERS, hop
 
+pytestmark = pytest.mark.whole
+
 WHOLE: dict[str, Any] = {
     **ANSWERS,
     "env:": {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"},

@@ -13,6 +13,8 @@ import pytest
 from tests.fuzz.targets import TARGETS
 from tests.support.sources import ROOT
 
+pytestmark = pytest.mark.whole
+
 # What makes values of bytes: each call of one of these stands in a reader.
 DECODERS = frozenset(
     ("loads", "load", "safe_load", "unpack", "unpack_from", "iter_unpack", "compose", "compose_all", "fromhex", "b64decode")

@@ -17,6 +17,8 @@ from tests.lab import fixtures
 from tests.support.machines import composed
 from tests.support.sources import table
 
+pytestmark = pytest.mark.whole
+
 ROWS: list[dict[str, Any]] = table(pathlib.Path(__file__).parent / "data" / "strange_nodes.yaml")
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from netdoctor import engine
 from netdoctor.facts.kernel_log import Action, catalogue, parsed
 from netdoctor.host.base import Answer
 from netdoctor.model import Finding, Kind, Status, Unavailable
@@ -47,9 +46,7 @@ def said(
                 "events": [[10.0, line] for line in log],
             }
         )
-    facts = fixtures.facts_of(machine.snapshot())
-    (spec,) = (one for one in fixtures.specs() if one.id == "gpu.health")
-    return {one.subject: one for one in reversed(engine.judge(spec, facts))}  # the first of a subject
+    return {one.subject: one for one in reversed(machine.judged("gpu.health"))}  # the first of a subject
 
 
 def put(holder: Any, path: tuple[Any, ...], value: Any) -> None:
@@ -288,7 +285,7 @@ def test_a_gpu_on_which_another_job_computes_is_not_this_ones() -> None:
 def test_a_log_tells_why_nvml_does_not_answer(kind: Kind, asked: bool) -> None:
     machine = composed.Composed("dgx-h100", {"host.kmsg": [GSP]})
     machine.host.answers["ask:nvml"] = Unavailable(kind, "NVML")
-    found = fixtures.findings(fixtures.facts_of(machine.snapshot()))["gpu.health"]
+    found = machine.judged("gpu.health")
     assert [one.message for one in found if one.status is Status.FAIL] == (
         [f"{FIRST} in the kernel log: the driver reported Xid 119 (GSP did not answer in time)"] if asked else []
     )

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from netdoctor import engine
 from netdoctor.facts.ranks import masked
 from netdoctor.model import Finding, Status
-from tests.lab import fixtures
 from tests.support import facts as f
 from tests.support.machines import composed
 
@@ -49,8 +47,7 @@ def used(process: dict[str, Any] | None, machine: str = "dgx-h100", **device: An
     if process is not None:
         told["devices"][0] |= {"processes": 1, "pids": [4711]}
         made.host.answers["ask:psutil?pids=4711"] = {"processes": {"4711": {"name": "python", "user": "eve", **process}}}
-    (spec,) = (one for one in fixtures.specs() if one.id == "gpu.mapping")
-    (found,) = (one for one in engine.judge(spec, fixtures.facts_of(made.snapshot())) if one.subject == "GPUs in use")
+    (found,) = (one for one in made.judged("gpu.mapping") if one.subject == "GPUs in use")
     return found
 
 

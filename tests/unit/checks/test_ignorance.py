@@ -28,6 +28,8 @@ from tests.support import facts as f
 from tests.support.facts.healthy import Machine, dgx_h100, hgx_roce
 from tests.unit.checks.test_healthy import CHECKS, machines
 
+pytestmark = pytest.mark.whole
+
 LOST = Unavailable("not recorded")
 
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from netdoctor import engine
 from netdoctor.facts.kernel_log import SystemEvent, Trouble, troubles
 from netdoctor.host.base import Answer, unavailable
 from netdoctor.host.live import LiveHost
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
-from tests.lab import fixtures
 from tests.support.machines import composed
 
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
@@ -43,9 +41,7 @@ def said(
         answers[f"room:{path}"] = room(number) if isinstance(number, int) else number
     if isinstance(log, Unavailable):
         answers["ask:kmsg"] = log
-    facts = fixtures.facts_of(made.snapshot())
-    (spec,) = (one for one in fixtures.specs() if one.id == "node.system")
-    return {one.subject: one for one in engine.judge(spec, facts)}
+    return {one.subject: one for one in made.judged("node.system")}
 
 
 def room(number: int) -> dict[str, Any]:
