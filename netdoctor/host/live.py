@@ -45,7 +45,7 @@ class LiveHost:
             return Unavailable(Kind.ANOTHER_ROOT)
         try:
             path = "" if self._root or rest == WORKING else rest.rpartition(":")[0] if scheme == "open" else rest
-            return far.call(_IN_PROCESS[scheme], rest, self._root, path=path)
+            return far.call(_IN_PROCESS[scheme], rest, self._root, path=path, writes=scheme in ("room", "open"))
         except far.HungError as error:
             return Unavailable(Kind.TIMED_OUT, str(error.strerror))
         except OSError as error:

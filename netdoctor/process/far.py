@@ -209,7 +209,7 @@ class Far:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            os.closerange(3, min(requests, answers))
+            _keep_only({0, 1, 2, requests, answers})
             while os.getppid() == parent:
                 size = _HEAD.unpack(_receive(requests, _HEAD.size))[0]
                 work, arguments, path, hung = pickle.loads(_receive(requests, size))  # noqa: S301 - as above
@@ -261,6 +261,16 @@ class _SilentError(Exception):
 
 class _GoneError(Exception):
     """The other end is closed."""
+
+
+def _keep_only(kept: set[int]) -> None:
+    """Close every other descriptor: a connection or a lock of ours would live on in the child, and the sampler of the ranks'
+    connections (cluster/tcp_stats.py) would take ours for one of theirs."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in kept:
+                with contextlib.suppress(OSError):  # the listing's own, closed by now
+                    os.close(int(name))
 
 
 def _read(path: str) -> str:

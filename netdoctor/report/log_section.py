@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import Json, Page, Section, plain
+from netdoctor.model import Json, Page, Section, count, plain
 from netdoctor.report.page import el, markup
 from netdoctor.report.values import tidy
 from netdoctor.textsafe import clean, listed
@@ -45,7 +45,7 @@ class LogSection(Section):
 
     def about(self) -> str:
         f = self.facts
-        size = f"{f.lines:,} lines, {f.nccl_lines:,} of NCCL"
+        size = f"{count(f.lines, 'line')}, {f.nccl_lines:,} of NCCL"
         many = f" in {len(f.files)} files" if len(f.files) > 1 else ""
         cuda = f", CUDA {f.cuda_version}" if f.cuda_version else ""
         return f"{f.library or 'NCCL'} {f.nccl_version or 'version not shown'}{cuda}; {size}{many}"
@@ -113,7 +113,7 @@ def _summary(facts: LogFacts) -> Iterator[str]:
         shape.append(f"network {facts.network}")
     if facts.devices:
         names = [f"{d.name}:{d.port}/{d.link}" for d in facts.devices]
-        shape.append(f"{len(names)} devices ({listed(names, 4)})")
+        shape.append(f"{count(len(names), 'device')} ({listed(names, 4)})")
     if facts.gdrdma is not None:
         words = {True: "in use", False: "not in use", "mixed": "on some connections only"}
         shape.append(f"GPUDirect RDMA {words[facts.gdrdma.value]}")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
-from netdoctor.model import Markup, size_text
+from netdoctor.model import Markup, count, size_text
 from netdoctor.report.page import el
 
 WIDTH: Final = 7.6  # inches; 100 pixels each on the page
@@ -110,7 +110,7 @@ def histogram(values: Sequence[float], outliers: Sequence[tuple[float, str]], me
         _name(axes, named)
 
     beyond = f", {len(values) - len(drawn)} off the scale" if len(drawn) < len(values) else ""
-    return _drawn(1.9, f"{label}: {len(values)} nodes, {len(outliers)} outliers{beyond}", draw)
+    return _drawn(1.9, f"{label}: {count(len(values), 'node')}, {count(len(outliers), 'outlier')}{beyond}", draw)
 
 
 def _name(axes: Any, outliers: Sequence[tuple[float, str]]) -> None:

@@ -106,6 +106,8 @@ set +e
 echo "code ${{PIPESTATUS[0]}}"
 {netdoctor} 2>&1 | cat
 echo "code ${{PIPESTATUS[0]}}"
+TMPDIR={at} {netdoctor} --only node.system 2>&1 | cat
+echo "code ${{PIPESTATUS[0]}}"
 """
 
 
@@ -122,7 +124,8 @@ def test_a_frozen_disk_keeps_nobody_from_the_report(tmp_path: pathlib.Path) -> N
         inside, cwd=ROOT, env={**clean, "NETDOCTOR_JOB_NODES": "1"}, capture_output=True, text=True, timeout=100, check=False
     )
     codes = [line for line in done.stdout.splitlines() if line.startswith("code ")]
-    assert len(codes) == 2 and "code 0" not in codes[:1], done
+    assert len(codes) == 3 and "code 0" not in codes[:1] and codes[2] == "code 4", done
+    assert f"{tmp_path}/at did not answer within 5 s" in done.stdout, done
     assert f"on {tmp_path}/at) did not answer within 20 s" in done.stdout and done.stdout.count("nccl.environment") >= 2, done
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import pwd
+import socket
 import time
 import traceback
 from collections.abc import Iterator
@@ -28,6 +30,14 @@ def text_of(path: str) -> str:
 
 def streams_of() -> list[object]:
     return [os.getpid(), os.getcwd(), *(os.readlink(f"/proc/self/fd/{n}") for n in range(3))]
+
+
+def held_by_this() -> list[str]:
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
 
 
 def fail(text: str) -> None:
@@ -112,6 +122,18 @@ def test_who_becomes_another_user_looks_as_that_user() -> None:
             traceback.print_exc()
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+
+
+def test_the_child_has_nothing_of_ours_open(distant: far.Far, tmp_path: pathlib.Path) -> None:
+    """A connection of the nodes' meeting that it kept was counted as one of the ranks': their network looked slow."""
+    with socket.create_server(("127.0.0.1", 0)) as one, open(tmp_path / "lock", "w") as lock:
+        free = os.open("/dev/null", os.O_RDONLY)
+        high = fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, free + 50)  # behind the child's own pipes
+        os.close(free)
+        held = distant.call(held_by_this)
+        ours = {os.readlink(f"/proc/self/fd/{fd}") for fd in (one.fileno(), high, lock.fileno())}
+        os.close(high)
+    assert len(held) >= 5 and not ours & set(held)
 
 
 def test_a_child_answers_and_stays(distant: far.Far, tmp_path: pathlib.Path) -> None:
