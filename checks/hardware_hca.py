@@ -6,10 +6,9 @@ Whether the job may open and use one is rdma.dev_infiniband's: this compares wha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from netdoctor.api import (
-    SOCKET,
     Baseline,
     Bound,
     Environ,
@@ -43,6 +42,8 @@ from netdoctor.api import (
 
 RDMA_DRIVER = "load the HCA's RDMA driver, and see why it left this one out"
 LIKE = "its like have one"
+
+_PINNED: Final = frozenset({"IB", "gIB", "UCX"})  # networks that go by the devices of NCCL_IB_HCA; others' plugins pass over it
 
 
 @check(id="hardware.hca", title="Every layer sees the same HCAs, and each that the job uses was tried", cause="inventory")
@@ -184,7 +185,7 @@ def _tried(rdma: Rdma, gpus: Gpus, pci: Pci, environ: Environ, path: PathRun) ->
     ports = _ports(rdma, gpus, pci, environ)
     if isinstance(ports, Unavailable):
         return unknown(f"which HCAs the job uses could not be read: {ports}", subject=subject)
-    good = (run for run in path.runs if run.finished and run.verified and transport.shown_network(run) != SOCKET)
+    good = (run for run in path.runs if run.finished and run.verified and transport.shown_network(run) in _PINNED)
     tried = {run.experiment.path.pinned for run in good}
     left = [at for name, number in ports if (at := f"{name}:{number}") not in tried]
     if left:

@@ -59,6 +59,7 @@ def nccl_version(
 ) -> Iterator[Finding]:
     torch = job_torch(libraries, pci, gpus)
     run, lost = baseline.nccl_run, missing(baseline.run)
+    lost = _showed_nothing(baseline) if lost is None else lost
     if isinstance(torch, Finding):
         found = _without_torch(run, libraries) if run else None
         if found is None:
@@ -72,6 +73,14 @@ def nccl_version(
     if plugin.status is Status.FAIL and plugin.loss is not None and plugin.loss.partial:  # the way to other nodes
         plugin = between_nodes(plugin, job)
     yield replace(_ours(plugin, vantage, lost), subject="plugin")
+
+
+def _showed_nothing(baseline: Baseline) -> Unavailable | None:
+    """Why a run that did not end well before a rank mapped libnccl shows as little as none."""
+    run = baseline.run or None
+    if run is None or run.finished or run.mapped or any(rank.mapped for rank in run.ranks):
+        return None
+    return Unavailable(Kind.NOT_READ, run.reason or f"the run is {run.state}")
 
 
 def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:

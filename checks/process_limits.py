@@ -184,9 +184,10 @@ def _below(caps: Caps, cpu: Cpu) -> Caps:
 def _cgroup(subject: str, caps: Caps, need: Need, what: str, here: Here, hidden: bool | Unavailable, ran: bool) -> Finding:
     """The tightest of the cgroups above; one that a namespace hides may be tighter, and a run of as many ranks shows what it
     gave."""
-    tight = min((one for one in caps or () if one), key=lambda cap: cap.most - (cap.used or 0), default=None)
+    known = [one for one in caps or () if one]
+    tight = min(known, key=lambda cap: cap.most - (cap.used or 0), default=None)
     found = here.judged(subject, tight, need, subject, what) if tight is not None else None
-    lost = missing(caps, *(caps or ()))
+    lost = missing(caps, *(caps or ()), *(cap.used for cap in known if cap is not tight))  # of these any may be the tighter
     if found is not None and (found.status is Status.FAIL or (lost is None and found.status is Status.UNKNOWN)):
         return found
     if lost is not None:

@@ -114,7 +114,7 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
         yield _none(pci, kernel, vantage, expected, names)
         return
     setting = environ.get("NCCL_IB_HCA") or ""
-    choice = parse_hcas(setting)
+    choice = None if rdma.efa else parse_hcas(setting)
     chosen = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
     if (why := hcas.nothing_for_nccl(pci, gpus)) and not expected.hcas:
         yield _idle(expected, why)

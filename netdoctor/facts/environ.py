@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from netdoctor.environment import of_job
 from netdoctor.facts.base import Fact
@@ -77,6 +77,7 @@ class Environ(Fact):
     launcher: Launcher | Unavailable
     conf_files: tuple[ConfFile, ...] = ()  # in NCCL's order; absent ones stay, as Unavailable(Kind.ABSENT)
     not_there: tuple[str, ...] = ()  # of NCCL_GRAPH_FILE and NCCL_TOPO_FILE those that name no file
+    not_read: Mapping[str, str] = field(default_factory=dict)  # of these two, why what the file says is not known
     topology: tuple[str, ...] = ()  # PCI addresses of the GPUs in the file of NCCL_TOPO_FILE
     graph: tuple[int, ...] = ()  # NVML's numbers of the GPUs in the file of NCCL_GRAPH_FILE
 
@@ -160,10 +161,11 @@ def probe(host: Host) -> Environ:
     files = _conf_files(host, everything)
     nccl = effective(variables, files)
     named = [(n, nccl[n].value) for n in ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE") if nccl and n in nccl]
-    lost = tuple(name for name, path in named if path.startswith("/") and _absent(host.ask(f"stat:{path}")))
-    there = {name: read(host, path) for name, path in named if path.startswith("/") and name not in lost}
-    own, numbers = _gpus_of(there.get("NCCL_TOPO_FILE", "")), _numbers_of(there.get("NCCL_GRAPH_FILE", ""))
-    return Environ(variables, nccl, _launcher(host, variables), files, lost, own, numbers)
+    texts = {name: _text_of(host, path) for name, path in named if path.startswith("/")}
+    lost = tuple(n for n, text in texts.items() if isinstance(text, Unavailable) and text.kind is Kind.ABSENT)
+    unread = {str(n): str(text) for n, text in texts.items() if isinstance(text, Unavailable) and n not in lost}
+    own, numbers = _gpus_of(texts.get("NCCL_TOPO_FILE", "")), _numbers_of(texts.get("NCCL_GRAPH_FILE", ""))
+    return Environ(variables, nccl, _launcher(host, variables), files, lost, unread, own, numbers)
 
 
 def _gpus_of(xml: str | Unavailable) -> tuple[str, ...]:
@@ -182,8 +184,9 @@ def _launcher(host: Host, variables: Mapping[str, str]) -> Launcher:
     return in_command(around, told) if told else around
 
 
-def _absent(answer: object) -> bool:
-    return isinstance(answer, Unavailable) and answer.kind is Kind.ABSENT
+def _text_of(host: Host, path: str) -> str | Unavailable:
+    there = host.ask(f"stat:{path}")
+    return there if isinstance(there, Unavailable) and there.kind is Kind.ABSENT else read(host, path)
 
 
 def _listed(host: Host, launcher: Launcher, variables: Mapping[str, str]) -> Launcher:

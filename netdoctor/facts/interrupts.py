@@ -33,17 +33,21 @@ def probe(host: Host) -> Interrupts:
     found: dict[str, frozenset[int] | Unavailable] = {}
     for name in listed:
         vectors = _vectors(host, name)
-        if vectors:
+        if isinstance(vectors, Unavailable):
+            found[name] = vectors
+        elif vectors:
             found[name] = _served(host, vectors)
     return Interrupts(found)
 
 
-def _vectors(host: Host, name: str) -> tuple[str, ...]:
+def _vectors(host: Host, name: str) -> tuple[str, ...] | Unavailable:
     """IRQ numbers; a virtio interface has them one level up, at its PCI function."""
     for where in (f"{_NET}/{name}/device/msi_irqs", f"{_NET}/{name}/device/../msi_irqs"):
         listed = names(host, where)
         if not isinstance(listed, Unavailable):
             return tuple(n for n in listed if n.isdecimal())[:MAX_VECTORS]
+        if listed.kind is not Kind.ABSENT:
+            return listed
     return ()
 
 

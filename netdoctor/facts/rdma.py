@@ -106,6 +106,11 @@ class Rdma(Fact):
         return super()._unread(no_evidence(why))
 
     @property
+    def efa(self) -> bool:
+        """Whether all devices are EFA: aws-ofi-nccl finds them by libfabric and reads no NCCL_IB_HCA, NET/IB takes none."""
+        return bool(self.devices) and all(one.driver == "efa" for one in self.devices or ())
+
+    @property
     def names(self) -> tuple[str, ...] | Unavailable:
         return self.devices if isinstance(self.devices, Unavailable) else tuple(one.name for one in self.devices)
 

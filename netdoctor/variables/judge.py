@@ -48,7 +48,7 @@ def known_of(libraries: Libraries, net: Net, rdma: Rdma, job: Intent) -> Known:
         links = [name for one in usable for name in (one.name, *(a.label for a in one.addresses if a.label))]
     stated = nodes if nodes and (job.told is Told.CONFIGURATION or nodes > 1) else None
     sockets = job.by_site and sockets_meant(job.network or "")
-    return Known(job_version(libraries), _installed_plugin(libraries), links, rdma.names, stated, sockets)
+    return Known(job_version(libraries), _installed_plugin(libraries), links, None if rdma.efa else rdma.names, stated, sockets)
 
 
 def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
@@ -373,9 +373,13 @@ def judge_fact(environ: Environ, known: Known) -> list[Finding]:
     settings = [*_handed_on(environ.variables), *(Setting(name, value) for name, value in environ.variables.items())]
     if not isinstance(nccl, Unavailable):
         settings += [s for s in nccl.values() if s.source.path in paths and s.name == s.name.strip()]
-    findings = [f for f in judge(settings, known) if f.subject not in environ.not_there or f.status is not Status.PASS]
+    left = (*environ.not_there, *environ.not_read)
+    findings = [f for f in judge(settings, known) if f.subject not in left or f.status is not Status.PASS]
     there = {setting.name: setting for setting in settings}
     findings += [_no_file(there[name]) for name in environ.not_there if name in there]
+    findings += [
+        Finding(Status.UNKNOWN, f"{n}={there[n].value}: {why}", n) for n, why in environ.not_read.items() if n in there
+    ]
     findings += _ranks(environ.variables)
     lines: list[Setting] = []
     for file in read:

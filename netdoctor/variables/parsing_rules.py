@@ -68,6 +68,8 @@ def value_issues(name: str, value: str, row: Variable, context: Context) -> list
             return stops("empty", "empty is not unset here: NCCL refuses it")
         if name == "TORCH_DISTRIBUTED_DEBUG":  # torch/csrc/distributed/c10d/debug.cpp
             return stops("empty", "empty is not unset here: torch raises an error at import")
+        if name == "NCCL_GRAPH_FILE":  # search.cc: set is opened, and fopen("") fails
+            return stops("empty", "empty is not unset here: NCCL refuses to start")
         return note("empty", "empty counts as not set")
     accepted = ranges(row.accepts)
     if row.program == "torch":

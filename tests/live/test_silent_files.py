@@ -125,7 +125,7 @@ def test_a_frozen_disk_keeps_nobody_from_the_report(tmp_path: pathlib.Path) -> N
     )
     codes = [line for line in done.stdout.splitlines() if line.startswith("code ")]
     assert len(codes) == 3 and "code 0" not in codes[:1] and codes[2] == "code 4", done
-    assert f"{tmp_path}/at did not answer within 5 s" in done.stdout, done
+    assert f"on {tmp_path}/at) did not answer within 5 s" in done.stdout, done
     assert f"on {tmp_path}/at) did not answer within 20 s" in done.stdout and done.stdout.count("nccl.environment") >= 2, done
 
 

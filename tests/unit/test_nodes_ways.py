@@ -12,8 +12,10 @@ import pytest
 from netdoctor.cluster import combine, messages
 from netdoctor.cluster.connectivity import fault_of
 from netdoctor.cluster.member import MeetingError, Member
+from netdoctor.cluster.membership import Given, find
 from netdoctor.cluster.observations import Cluster, Nodes, Ready
 from netdoctor.facts.runs import Caller
+from tests.unit.test_nodes import SRUN
 
 pytestmark = pytest.mark.whole
 
@@ -77,3 +79,10 @@ def test_what_the_network_said_counts_more_than_the_deadline(first: OSError, mon
         member.join({}, time.monotonic() + 0.5)
     member.close()
     assert error.value.kind is fault_of(first)[0]
+
+
+def test_a_task_a_node_is_who_looks_and_not_the_ranks() -> None:
+    """srun --ntasks-per-node=1 netdoctor allreduce: a rank a GPU, or seven of eight are never tried."""
+    assert find(Given(), SRUN).ranks_per_node is None
+    tasks = {"SLURM_STEP_NUM_TASKS": "24", "SLURM_STEP_TASKS_PER_NODE": "8(x3)", "SLURM_PROCID": "16"}
+    assert find(Given(), {**SRUN, **tasks}).ranks_per_node == 8

@@ -31,6 +31,11 @@ def test_a_vector_that_may_not_be_read_is_not_left_out() -> None:
     assert found == Interrupts({"eth0": Unavailable("denied"), "virt0": frozenset({0})})
 
 
+def test_a_list_of_vectors_that_does_not_answer_is_not_none() -> None:
+    found = probe(ReplayHost(NET | {"dir:/sys/class/net/eth0/device/msi_irqs": Unavailable("timed out")}))
+    assert found == Interrupts({"eth0": Unavailable("timed out"), "virt0": frozenset({0})})
+
+
 def test_rubbish() -> None:
     found = probe(ReplayHost(NET | {"file:/proc/irq/30/effective_affinity_list": "all of them"}))
     assert isinstance(found.cpus, dict) and isinstance(found.cpus["virt0"], Unavailable)

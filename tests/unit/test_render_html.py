@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 
 from netdoctor.facts.inventory import inventory
-from netdoctor.model import Finding, Quantity, Report, Status
+from netdoctor.model import Finding, Quantity, Report, Status, count
 from netdoctor.report import html, plots
 from netdoctor.report.page import data_block, el, esc, markup, page
 from tests.support import facts
@@ -165,9 +165,10 @@ def test_a_histogram_of_anything(values: list[float]) -> None:
     parsed = inert_image(plots.histogram(values, [(values[0], name)], values[0], "GB/s", "label <b>"))
     (picture,) = pictures(parsed)
     assert "n&lt;1&gt;$x^{$?&lt;/svg&gt;" in picture and f"median {values[0]:.3g} GB/s" in picture
-    assert ("alt", f"label <b>: {len(values)} nodes, 1 outliers" + (", 1 off the scale" if 1e308 in values else "")) in [
-        (n, v) for _, n, v in parsed.attributes
-    ]
+    assert (
+        "alt",
+        f"label <b>: {count(len(values), 'node')}, 1 outlier" + (", 1 off the scale" if 1e308 in values else ""),
+    ) in [(n, v) for _, n, v in parsed.attributes]
 
 
 def inert_image(text: str) -> Parsed:

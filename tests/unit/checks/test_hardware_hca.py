@@ -80,6 +80,8 @@ ROWS: dict[str, tuple[Changes, str, Status]] = {
     "seven tried": ({PathRun: tried(7)}, TRIED, UNKNOWN),
     "tried in vain": ({PathRun: tried(8, state="failed", verified=None, blamed=(1,))}, TRIED, UNKNOWN),
     "tried by sockets": ({PathRun: tried(8, log=f.log(net="Socket", network="Socket"))}, TRIED, UNKNOWN),
+    "tried by another's network": ({PathRun: tried(8, log=f.log(net="Libfabric", network="Libfabric"))}, TRIED, UNKNOWN),
+    "tried, and no log says by which network": ({PathRun: tried(8, log=None)}, TRIED, UNKNOWN),
     "the runs lost": ({PathRun: LOST}, TRIED, UNKNOWN),
     "tried, and whose HCAs they are lost": ({PathRun: tried(8), Gpus: f.gpus(8, all=LOST)}, TRIED, UNKNOWN),
     "listed, and whose HCAs they are lost": ({Baseline: listed(*ALL), Gpus: f.gpus(8, all=LOST)}, LOG, UNKNOWN),

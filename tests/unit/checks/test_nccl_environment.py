@@ -102,6 +102,18 @@ def test_a_file_that_is_not_there(name: str, answer: Any, severity: Severity | N
     assert [one.severity for one in found({}, environ=seen)] == [severity]
 
 
+@pytest.mark.parametrize("name", ["NCCL_GRAPH_FILE", "NCCL_TOPO_FILE"])
+@pytest.mark.parametrize("kind", [Kind.DENIED, Kind.TIMED_OUT, Kind.MALFORMED])
+def test_a_file_that_could_not_be_read_is_no_pass(name: str, kind: Kind) -> None:
+    answers = {"stat:/x.xml": {"type": "file"}, "file:/x.xml": Unavailable(kind), "file:/etc/nccl.conf": "", **ROOTS}
+    seen = probe(ReplayHost({"env:": {name: "/x.xml"}, **answers}))
+    assert (name, Status.UNKNOWN) in short(found({}, environ=seen))
+
+
+def test_an_empty_name_of_a_graph_stops_nccl() -> None:
+    assert [one.severity for one in found({"NCCL_GRAPH_FILE": ""})] == [Severity.CRITICAL]
+
+
 TOPOLOGY = '<cpu numaid="0"><pci busid="0000:{}:00.0" class="0x030200"/><pci busid="0000:05:00.0" class="0x020700"/></cpu>'
 
 
@@ -112,11 +124,10 @@ TOPOLOGY = '<cpu numaid="0"><pci busid="0000:{}:00.0" class="0x030200"/><pci bus
         (TOPOLOGY.format("1B") + TOPOLOGY.format("43"), [None]),  # a job that is given one of two
         (TOPOLOGY.format("43"), [Severity.WARNING, None]),
         ('<system version="1"><nic busid="0000:05:00.0" class="0x020700"/></system>', [None]),  # NCCL adds the GPUs
-        (Unavailable(Kind.DENIED), [None]),
     ],
-    ids=["of here", "of more", "of another machine", "without GPUs", "not read"],
+    ids=["of here", "of more", "of another machine", "without GPUs"],
 )
-def test_whose_topology_a_file_holds(xml: str | Unavailable, severities: list[Severity | None]) -> None:
+def test_whose_topology_a_file_holds(xml: str, severities: list[Severity | None]) -> None:
     answers = {"stat:/x.xml": {"type": "file"}, "file:/x.xml": xml, "file:/etc/nccl.conf": "", **ROOTS}
     seen = probe(ReplayHost({"env:": {"NCCL_TOPO_FILE": "/x.xml"}, **answers}))
     assert [one.severity for one in found({}, environ=seen, gpus=gpus(1))] == severities

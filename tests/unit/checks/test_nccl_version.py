@@ -14,7 +14,7 @@ from netdoctor.facts.libraries import FoundBy, Libraries
 from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
-from netdoctor.facts.runs import Baseline
+from netdoctor.facts.runs import Baseline, State
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
 from tests.support import facts as f
@@ -208,6 +208,14 @@ def test_notes_of_a_pass(changes: Changes, notes: list[str]) -> None:
     found = loaded(changes)
     assert found.status is Status.PASS and len(found.notes) == len(notes), found
     assert all(words in note for words, note in zip(notes, found.notes, strict=True)), found
+
+
+@pytest.mark.parametrize("state", [State.NOT_STARTED, State.FAILED])
+def test_a_run_that_loaded_nothing_shows_nothing(state: State) -> None:
+    """GPUs that others used, say: its job may load another library all the same."""
+    ended = f.run(state=state, verified=None, ranks=(), mapped=(), log=None, reason="GPU 3 is in use")
+    found = loaded({Baseline: Baseline(ended, False)})
+    assert found.status is Status.UNKNOWN and "no run showed it" in found.message, found
 
 
 def test_without_a_run_the_loaders_rules_are_no_pass() -> None:

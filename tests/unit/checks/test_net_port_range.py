@@ -1,5 +1,6 @@
 """net.port_range: facts to findings."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,8 @@ def test_lost_variables_leave_the_connections_and_services_open() -> None:
 def test_connections_of_a_multi_node_job_in_a_narrow_range() -> None:
     assert found(job=BIG, ports=ports(low=50000, high=50200))["connections"] == (FAIL, W)
     assert "connections" not in found(ports=ports(low=50000, high=50200))
+    uncounted = replace(shape()({}), nodes=None, others=True)  # MASTER_ADDR is another node, and nobody counts them
+    assert found(job=lambda _: uncounted, ports=ports(low=50000, high=50200))["connections"] == (FAIL, W)
 
 
 @pytest.mark.parametrize(

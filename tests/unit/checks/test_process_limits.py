@@ -52,6 +52,8 @@ def cap(most: float, used: Any = 0) -> tuple[Cap, ...]:
         ("pids", LOST, UNKNOWN),
         ("pids", (LOST, *cap(1 << 20)), UNKNOWN),
         ("pids", (LOST, *cap(3)), FAIL),
+        ("pids", (Cap("/a/b", 9000, 0), Cap("/a", 9500, 9490)), UNKNOWN),
+        ("pids", (Cap("/a/b", 9000, 0), Cap("/a", 9500, LOST)), UNKNOWN),
         ("cpu", cap(7.5), FAIL),
         ("cpu", cap(8), UNKNOWN),
         ("cpu", cap(16), PASS),

@@ -265,6 +265,13 @@ def test_efa_has_no_link_layer_and_is_usable() -> None:
     assert found["rdmap0s0"].status is Status.PASS
 
 
+def test_efa_is_chosen_by_no_variable_of_nccls_own_network() -> None:
+    """aws-ofi-nccl reads no NCCL_IB_HCA: one image for several clouds may set it."""
+    efa = f.rdma(devices=tuple(efa_device(i) for i in range(8)))
+    found = judged({Rdma: efa, Environ: f.environ({"NCCL_IB_HCA": "mlx5"})})
+    assert {one.status for one in found.values()} == {Status.PASS} and "rdmap7s0" in found
+
+
 def test_a_usable_device_that_may_not_be_the_jobs_is_no_pass() -> None:
     found = judged({Pci: Unavailable("denied")})
     assert {found[f"mlx5_{i}"].status for i in range(8)} == {Status.UNKNOWN}
