@@ -178,9 +178,8 @@ def _judged(rdma: Rdma, pci: Pci, node: Node) -> Iterator[Finding]:
     if not places:
         yield unknown(f"PCI shows no GPU, and libcuda could not be asked: {node.gpus.visible}")
         return
-    efa = all(d.driver == "efa" for d in devices) and not hcas.unplaced(devices, pci)
-    node = replace(node, count=len(places), efa=efa)
-    choice = None if efa else parse_hcas(node.setting("NCCL_IB_HCA") or "", node.version or None)
+    node = replace(node, count=len(places), efa=rdma.efa and not hcas.unplaced(devices, pci))
+    choice = None if rdma.efa else parse_hcas(node.setting("NCCL_IB_HCA") or "", node.version or None)
     candidates = hcas.selected(devices, choice) if choice else devices
     if not candidates:
         yield unknown("NCCL_IB_HCA selects none of the RDMA devices", how="netdoctor preflight --only rdma.dev_infiniband")

@@ -35,7 +35,9 @@ _GIVEN: Final = frozenset(
 )
 _OTHER: Final = frozenset({"nouveau", "nova-core", "nova_core", "nvidiafb"})
 
-_BATCH: Final = re.compile(r"slurm|pbs|lsf|condor|sge|oar|flux", re.IGNORECASE)  # in the name of a job's cgroup
+_BATCH: Final = re.compile(
+    r"slurm|pbs|lsf|condor|sge|(?<![a-z])(?:oar|flux)(?![a-z])", re.IGNORECASE
+)  # in the name of a job's cgroup
 
 
 def may_share(vantage: Vantage) -> bool:
