@@ -95,7 +95,8 @@ def numa_affinity(
         ignore = environ.get("NCCL_IGNORE_CPU_AFFINITY")
         ignores = nccl_integer(ignore or "") != 0
         here = Here(cpu, cpu.nodes, vantage, run, affinity.binders(environ), ignores)
-        rank = environ.launcher.local_rank if environ.launcher else None
+        launcher = environ.launcher or None
+        rank = launcher.local_rank if launcher and not launcher.one_task else None
         # Inside one rank of a launcher the mask is that rank's, and so is one GPU.
         mine = places[rank : rank + 1] if rank is not None and rank < len(places) else places
         for gpu in mine:

@@ -25,7 +25,7 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.gpu_health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL, GpuHealth, GpuState
 from netdoctor.facts.gpu_load import GpuLoad
 from netdoctor.facts.gpu_users import GpuUsers
-from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
+from netdoctor.facts.intent import STATE_NODES, STATE_RANKS, Intent, Told, between_nodes, if_it_starts_more
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
@@ -193,6 +193,7 @@ __all__ = [
     "POWER_BRAKE",
     "SOCKET",
     "STATE_NODES",
+    "STATE_RANKS",
     "SW_THERMAL",
     "UNLIMITED",
     "Accelerator",
@@ -308,6 +309,7 @@ __all__ = [
     "gids",
     "gpudirect",
     "hcas",
+    "if_it_starts_more",
     "ifname",
     "interfaces",
     "inventory",
