@@ -42,7 +42,7 @@ from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.platform import Platform
-from netdoctor.facts.ranks import Ranks, masked
+from netdoctor.facts.ranks import Ranks, SeenRank, masked
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
     Baseline,
@@ -268,6 +268,7 @@ __all__ = [
     "Run",
     "Said",
     "Scarce",
+    "SeenRank",
     "Selector",
     "Setting",
     "Severity",
