@@ -20,7 +20,9 @@ from netdoctor.host.base import Host, mapping
 from netdoctor.model import Finding, Kind, Status, Unavailable, Word, missing
 
 JOB: Final = tuple(name.partition(".")[2] for name in KEYS if name.startswith("job."))
-STATE_RANKS: Final = "state job.ranks_per_node: job: {ranks_per_node: N} in the configuration, or its variable"
+STATE_RANKS: Final = (
+    "state job.ranks_per_node: job: {ranks_per_node: N} in the configuration, or NETDOCTOR_JOB_RANKS_PER_NODE=N"
+)
 STATE_NODES: Final = "state job.nodes: job: {nodes: N} in the configuration, or NETDOCTOR_JOB_NODES=N"
 
 

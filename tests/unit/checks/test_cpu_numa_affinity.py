@@ -120,7 +120,7 @@ FAILS: dict[str, tuple[Changes, str, str]] = {
     ),
     "threads squeezed": ({Baseline: ranks(FIRST, (7,)), Environ: f.environ({"KMP_AFFINITY": "compact"})}, "GPU0", "KMP"),
     "memory by cpuset": ({Cpu: f.cpu(memory_allowed=frozenset({0}))}, "memory", "cpuset"),
-    "memory by numactl, interleaved": (
+    "memory interleaved": (
         {Cpu: f.cpu(memory_policy=MemoryPolicy("interleave", frozenset({1})))},
         "memory",
         "only",
