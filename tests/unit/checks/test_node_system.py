@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts.kernel_log import SystemEvent, Trouble, troubles
+from netdoctor.checks.node_system import node_system
+from netdoctor.facts.kernel_log import KernelLog, SystemEvent, Trouble, troubles
+from netdoctor.facts.system import System
 from netdoctor.host.base import Answer, unavailable
 from netdoctor.host.live import LiveHost
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.support import facts as f
 from tests.support.machines import composed
 
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
@@ -216,3 +219,13 @@ def test_room_leaves_nothing(tmp_path: Any) -> None:
     assert (got["errno"], list(tmp_path.iterdir())) == (0, [])
     assert LiveHost().ask(f"room:{tmp_path}/nothing").kind == "absent"  # type: ignore[union-attr]
     assert LiveHost(root=str(tmp_path)).ask("room:/").kind == "another root"  # type: ignore[union-attr]
+
+
+def test_an_uptime_that_is_a_containers_dates_nothing() -> None:
+    """lxcfs and time namespaces show another /proc/uptime than that of the kernel whose log it is."""
+    old = KernelLog((), True, (SystemEvent(Trouble.LOCKUP, "3", 50_000.0),), "/dev/kmsg")
+    found = {
+        one.subject: one.status for one in f.judge(node_system, f.machine({System: f.system(uptime=3600.0), KernelLog: old}))
+    }
+    assert "CPU 3" not in found
+    assert found["kernel log"] is UNKNOWN
