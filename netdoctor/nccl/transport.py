@@ -49,7 +49,8 @@ def log_of(run: Run | Unavailable | None) -> LogFacts | None:
 
 def _by_log(baseline: Baseline, paths: PathRun) -> Carrier | None:
     runs = (*((baseline.run,) if baseline.run else ()), *(paths.runs or ()))
-    logged = {log.net for run in runs if (log := log_of(run)) is not None and log.net}
+    logs = [log for run in runs if (log := log_of(run)) is not None]
+    logged = {log.net for log in logs if log.net and log.net_inferred is not NetSource.ERRORS}  # those show no more than a try
     if not logged:
         return None
     names = ", ".join(sorted(logged))
