@@ -19,6 +19,7 @@ from netdoctor.api import (
     Gpus,
     Intent,
     Kernel,
+    Libraries,
     Loss,
     Net,
     PathRun,
@@ -95,10 +96,11 @@ def dev_infiniband(
     intent: Intent,
     path: PathRun,
     names: DeviceNames,
+    libraries: Libraries,
 ) -> Iterator[Finding]:
     here = Here(rdma, gpus, net, environ, vantage, intent)
     found = _judged(here, pci, kernel, expected, path, names)
-    if (idle := transport.idle_hcas(intent)) is not None:  # what the site says that must be there is judged all the same
+    if (idle := transport.idle_hcas(intent, environ, libraries)) is not None:  # what the site says must be there is judged
         yield skip(f"{idle}: RDMA devices carry nothing")
         yield from (one for one in found if one.subject in SITE and one.status is not Status.SKIP)
     else:
