@@ -186,13 +186,14 @@ def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:
         return unknown(
             f"memory of {', '.join(map(str, held))} is in use, and {why}", subject=USED, how="nvidia-smi; fuser -v /dev/nvidia*"
         )
-    # Of other PID namespaces NVML names no process: there memory alone tells.
-    told = [gpu.processes for gpu in here] + [gpu.memory_used for gpu in here if not users.initial_pids]
-    if lost := [one for one in told if isinstance(one, Unavailable)]:
-        some = next((one for one in lost if one.kind is not Kind.UNSUPPORTED), None)
-        return (skip if some is None else unknown)(
-            f"who uses the GPUs could not be read: {lost[0] if some is None else some}", subject=USED
-        )
+    lost = [one for gpu in here if isinstance(one := gpu.processes, Unavailable)]
+    if not users.initial_pids:  # of other PID namespaces NVML names no process: there memory alone tells
+        blind = missing(*(gpu.memory_used for gpu in here if not isinstance(gpu.processes, Unavailable)))
+        if blind is not None:
+            return unknown(f"this PID namespace does not show who uses the GPUs, nor does their memory: {blind}", subject=USED)
+    if lost:
+        real = [one for one in lost if one.kind is not Kind.UNSUPPORTED]
+        return (unknown if real else skip)(f"who uses the GPUs could not be read: {(real or lost)[0]}", subject=USED)
     if not here:
         return skip("GPUs in MIG mode: NVML tells the processes of all their instances", subject=USED)
     return ok("nobody else computes on the job's GPUs", subject=USED)

@@ -114,7 +114,7 @@ INSTANCE = {"mig": True, "mig_uuids": ("MIG-a", "MIG-b")}
         ({"memory_used": LOST}, {}, Status.PASS),  # all processes are seen
         ({}, {"pod": True}, Status.PASS),
         ({"memory_used": LOST}, {"pod": True}, Status.UNKNOWN),  # NVML names no process here, and memory is not told
-        ({"memory_used": NEVER}, {"pod": True}, Status.SKIP),
+        ({"memory_used": NEVER}, {"pod": True}, Status.UNKNOWN),
         ({"memory_used": 70 << 30, "processes": NEVER}, {"pod": True}, Status.UNKNOWN),
         ({"processes": NEVER}, {"pod": True}, Status.SKIP),
         ({"processes": LOST}, {}, Status.UNKNOWN),
