@@ -166,6 +166,24 @@ def test_a_task_that_was_blocked(stat: str | None, status: Status) -> None:
     assert found["tasks" if status is FAIL else "kernel log"].status is status
 
 
+@pytest.mark.parametrize(
+    ("warnings", "timeout", "uptime", "status"),
+    [
+        ("9\n", "120\n", "400.0 9\n", FAIL),  # composed at second 60
+        ("9\n", "120\n", "430.0 9\n", PASS),  # it would have been told again
+        ("-1\n", "120\n", "430.0 9\n", PASS),
+        ("0\n", "120\n", "430.0 9\n", FAIL),  # nothing is told any more
+        ("9\n", "0\n", "430.0 9\n", FAIL),  # nobody looks any more
+        ("9\n", "3600\n", "9000.0 9\n", FAIL),
+        (None, "120\n", "430.0 9\n", FAIL),
+    ],
+)
+def test_a_task_of_which_the_kernel_tells_no_more(warnings: str | None, timeout: str, uptime: str, status: Status) -> None:
+    kernel = {f"/proc/sys/kernel/hung_task_{name}": text for name, text in (("warnings", warnings), ("timeout_secs", timeout))}
+    found = said({"/proc/4711/stat": "4711 (nvidia-smi) D 1 1", "/proc/uptime": uptime, **kernel}, log=(HUNG,))
+    assert found["tasks" if status is FAIL else "kernel log"].status is status
+
+
 def test_in_a_container_the_numbers_of_the_log_are_not_ours() -> None:
     assert said(log=(HUNG,), machine="pod-with-devices")["kernel log"].status is UNKNOWN
 
