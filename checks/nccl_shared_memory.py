@@ -115,7 +115,8 @@ def shared_memory(
         text = "an all-reduce did not get its shared memory"
         yield fail(text, why=STOPS, how=LOOK, fix=fix_container(vantage, "shm"), ranks=refused.experiment.ranks)
     elif isinstance(nodes, Unavailable) or not ranks:
-        why = missing(nodes, environ.launcher) or "no GPU is seen"
+        lost = missing(nodes, environ.launcher)
+        why = "no GPU is seen" if lost is None else str(lost)
         yield unknown(f"how many ranks start here could not be told: {why}", how=RUN)
     elif isinstance(version, Unavailable):
         yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)

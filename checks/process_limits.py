@@ -140,8 +140,9 @@ def limits(
         return
     nodes = intent.count
     if isinstance(nodes, Unavailable) or not intent.ranks_here or not intent.ranks_most:
-        lost = missing(nodes, environ.launcher) or "no GPU is seen"
-        yield unknown(f"how many ranks start here could not be told: {lost}", how=STATE_RANKS)
+        lost = missing(nodes, environ.launcher)
+        why = "no GPU is seen" if lost is None else str(lost)
+        yield unknown(f"how many ranks start here could not be told: {why}", how=STATE_RANKS)
         return
     # A container a rank shows one GPU: its limits are that rank's.
     shown = len(gpus.visible or ()) or intent.ranks_most

@@ -10,11 +10,11 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.nccl_version import parse
 from netdoctor.facts.net import Link
-from netdoctor.facts.pci import Pci, PciDevice
+from netdoctor.facts.pci import Pci
 from netdoctor.facts.ranks import SeenRank, masked
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import RankResult, Run
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas
 from netdoctor.nccl.transport import log_of
 
@@ -75,10 +75,7 @@ def place_of(rank: SeenRank, places: Sequence[hcas.GpuPlace], gpus: Gpus, pci: P
     gpu = next((one for one in gpus.all or () if one.uuid == uuid), None)
     if shown is not None or gpu is None:
         return shown or Unavailable(Kind.NOT_READ, f"NVML does not show {uuid}")
-    if isinstance(gpu.pci, Unavailable) or isinstance(pci.devices, Unavailable):
-        where: PciDevice | Unavailable = missing(gpu.pci, pci.devices) or Unavailable(Kind.NOT_READ)
-    else:
-        where = pci.at(gpu.pci)
+    where = gpu.pci if isinstance(gpu.pci, Unavailable) else pci.at(gpu.pci)
     return hcas.GpuPlace(f"GPU {gpu.pci or uuid}", None, where, None, gpu)
 
 

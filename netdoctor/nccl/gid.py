@@ -173,7 +173,7 @@ def unread(device: RdmaDevice) -> Unavailable | None:
     """Why it is not known whether the device is a RoCE rail, and of which siblings."""
     live = [p for p in device.ports or () if not p.state or (p.state == "ACTIVE" and p.link_layer != "InfiniBand")]
     lost = missing(device.ports, *(x for p in live for x in (p.state, p.link_layer, p.rate_gbps)))
-    return lost or (missing(device.driver) if live else None)
+    return missing(lost, device.driver if live else None)
 
 
 def usual(grades: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

@@ -50,6 +50,14 @@ def test_what_keeps_nccl_from_nvlink_lowers_no_limit(kinds: tuple[str, ...]) -> 
     assert str(limit(peers(2, *kinds), mig)).startswith("not read: the data goes by")
 
 
+@pytest.mark.parametrize(("detail", "words"), [("MNNVL", "unsupported: NVLink between nodes"), ("CUMEM", "not read: ")])
+def test_nvlink_between_nodes_has_no_figure(detail: str, words: str) -> None:
+    """Of a common run no GPU of another node is known here (NVL72: all goes by P2P)."""
+    common = AllReduce("nccl", 8, "cuda", path=Path.parse("between nodes"))
+    vias = tuple(f.via(transport="P2P", detail=detail, dst=n) for n in (1, 4))
+    assert str(limit(f.run(8, experiment=common, log=f.log(vias=vias)))).startswith(words)
+
+
 def test_a_port_slower_than_its_like_lowers_no_limit() -> None:
     devices = tuple(f.hca(i, ports=(f.port(rate_gbps=100.0 if i == 0 else 400.0),)) for i in range(8))
     assert limit(f.hca_run(), rdma=f.rdma(devices=devices)) == 25.0
