@@ -99,3 +99,26 @@ def test_a_device_of_libfabric_that_one_rank_cannot_use() -> None:
     fault = "n2:3:4 [7] create_nccl_ofi_component:459 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument\n"
     assert findings(up + fault)[0].cause == "plugin_mismatch"
     assert Status.FAIL not in [f.status for f in findings(up + fault + STEPS)]
+
+
+def test_the_exit_code_of_an_exception_hides_no_error_of_nccl() -> None:
+    error = "RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
+    end = "E1 api.py:833] failed (exitcode: 1) local_rank: 1 (pid: 6833) of binary: /bin/python\n"
+    (finding,) = findings(error + end)
+    assert finding.status is Status.UNKNOWN and "unhandled system error" in finding.evidence["lines"][0]
+    cut = 'Traceback (most recent call last):\n  File "/opt/bin/torchrun", line 33, in <module>\n    sys.exit(main())\n'
+    assert [f.status for f in findings(error + end + cut)] == [Status.UNKNOWN]
+    assert findings(end + cut)[0].cause == findings(end)[0].cause == "rank_died"
+    assert findings(error + end.replace("exitcode: 1", "exitcode: -11"))[0].cause == "rank_died"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        pytest.param("Last error:\nsocketPollConnect poll() returned 1, no POLLOUT events\n", "firewall_connect", id="POLLERR"),
+        pytest.param("what(): NCCL Error 5: invalid usage\n", "other", id="NCCL's code of a wrong call"),
+        pytest.param("[rank5]:[E6 x.cpp:6] [Rank 5] Watchdog caught collective operati\n", "hang", id="a line that is cut"),
+    ],
+)
+def test_words_that_a_fresh_set_asked_for(text: str, cause: str) -> None:
+    assert findings(text)[0].cause == cause

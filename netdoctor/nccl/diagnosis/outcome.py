@@ -190,7 +190,14 @@ def _late(e: Event) -> bool:
 
 def echoing(e: Event) -> bool:
     """An exception that only says that another process or a connection is gone."""
-    return Wording.ECHO_EXCEPTION.within(e.data.get("type", "")) or Wording.CAUSE_ELSEWHERE.within(e.text)
+    said = Wording.ECHO_EXCEPTION.within(e.data.get("type", "")) or Wording.CAUSE_ELSEWHERE.within(e.text)
+    return said or of_launcher(e)
+
+
+def of_launcher(e: Event) -> bool:
+    """A launcher's own traceback, also one that the log cuts: a process that it had started failed."""
+    kind = e.data.get("type", "")
+    return Wording.OF_A_LAUNCHER.within(kind) or (not kind and Wording.LAUNCHER_FILE.within(e.data.get("file", "")))
 
 
 def summary(e: Event) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught, means
 from netdoctor.nccl.diagnosis.kinds import SIGNS
-from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, order
+from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -38,7 +38,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
         if not raised and (alone := _without_traceback(log)) is not None:
             text = f"the program ended by an exception of its own, whose traceback is not in this log: {alone[1]}"
             yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, (alone[0],), _READ, fault=Fault.EXCEPTION)
-        if raised:
+        if raised and not (log.above_info("generic") and all(map(of_launcher, raised))):
             kind = raised[0].data.get("type", "an exception")
             inner = kind.partition("(")[2].rstrip(")")
             text = f"{kind}: what it says is that another process or connection is gone"

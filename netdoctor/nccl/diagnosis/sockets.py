@@ -162,6 +162,7 @@ _STRERROR: Final = {
     "no route": errno.EHOSTUNREACH,
     "refused": errno.ECONNREFUSED,
     "software caused": errno.ECONNABORTED,
+    "no pollout": errno.ECONNABORTED,  # poll(2) gave POLLERR or POLLHUP, and NCCL does not read why: src/misc/socket.cc
     "reset": errno.ECONNRESET,
     "broken": errno.EPIPE,
 }

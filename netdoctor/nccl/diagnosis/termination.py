@@ -58,7 +58,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             text, fault = f"a process was killed: the memory {whose} was used up", Fault.HOST_MEMORY
         named = next((e for e in killed if e.data.get("host")), killed[0])  # the kernel's own line says less than a scheduler's
         yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
-    elif died and not (log.above_info("generic") and all(map(summary, died))):
+    elif died and not (log.above_info("generic") and all(summary(e) or _plain(e) for e in died)):
         first = _first(died)
         name, confidence = author((first,)), Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         text = (
@@ -134,6 +134,11 @@ _BUS: Final = re.compile(r"SIGBUS|(?i:\bbus error)|code 135\b")  # 128 + SIGBUS;
 _VAGUE: Final = re.compile(
     r"No such process|Unspecified error|pyxis: (?:container start|couldn.t start|failed to import)|error code: "
 )
+
+
+def _plain(e: Event) -> bool:
+    """Exit code 1 is how Python ends after an exception: of one that NCCL's error raised it says nothing more."""
+    return e.data.get("code") == "1" and "signal" not in e.data
 
 
 def _of_group(e: Event) -> bool:

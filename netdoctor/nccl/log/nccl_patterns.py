@@ -43,7 +43,7 @@ PATTERNS: Final = (
     row(
         "connect",
         "connect",
-        rf"\b(?:call to )?connect(?: to (?P<peer>[^\s<]+)(?:<(?P<port>\d+)>)?)? (?:failed ?: ?|returned (?:\d+ ?\()?|failed with error ){ERRNO}|PollConnect to (?P<peer2>[^\s<]+)\S* failed with error {ERRNO.replace('errno', 'errno2')}|\bconnect\(fd=\d+, dest_addr=(?P<peer3>[\d.]+)[^)]{{0,40}}\) failed: {ERRNO.replace('errno', 'errno3')}",
+        rf"\b(?:call to )?connect(?: to (?P<peer>[^\s<]+)(?:<(?P<port>\d+)>)?)? (?:failed ?: ?|returned (?:\d+ ?\()?|failed with error ){ERRNO}|PollConnect to (?P<peer2>[^\s<]+)\S* failed with error {ERRNO.replace('errno', 'errno2')}|\bconnect\(fd=\d+, dest_addr=(?P<peer3>[\d.]+)[^)]{{0,40}}\) failed: {ERRNO.replace('errno', 'errno3')}|socketPollConnect poll\(\) returned -?\d+, (?P<errno4>no POLLOUT events)",
         "errno peer",
     ),
     row(

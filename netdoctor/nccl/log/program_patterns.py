@@ -16,7 +16,7 @@ PATTERNS: Final = (
     row(
         "watchdog",
         "watchdog caught|operation timeout",
-        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operation timeout(?:: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?)?",
+        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operati(?:on timeout)?(?:: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?)?",
         "rank",
     ),
     row(

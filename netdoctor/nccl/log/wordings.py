@@ -32,6 +32,9 @@ class Wording(Enum):
         r"|Rendezvous|ObjectLost|OwnerDied|LocalRayletDied|ActorUnavailable"
         r"|DistBackend|DistStore|DistNetwork|DistError|RayTaskError|RayActorError|ActorDied|EngineDead|BrokenProcessPool|Timeout"
     )
+    # What a launcher raises when one of its processes failed, and where
+    OF_A_LAUNCHER = r"ChildFailed|CalledProcess|ProcessRaised|ProcessExited"
+    LAUNCHER_FILE = r"/bin/(?:torchrun|accelerate|deepspeed|[\w\-]+-cli)$|torch/distributed/(?:run|launch)"
     RENDEZVOUS_VARIABLE = "environment variable .{0,30}expected, but not set"  # torch/distributed/rendezvous.py
     EVICTED = "Evicted|low on resource|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
     MEMORY = "memory"
@@ -44,7 +47,8 @@ class Wording(Enum):
         r"see root cause above|see stack trace above|check the logs for the root cause|gloo/transport/tcp/pair\.cc"
     )
     TORCH_FILE = r"torch/(?:distributed|utils|nn|autograd)/"
-    REFUSED_ARGUMENT = "invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)"  # src/misc/argcheck.cc; torch's words
+    # src/misc/argcheck.cc; torch's words
+    REFUSED_ARGUMENT = r"invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)|NCCL Error \d+: invalid"
     # CUDA and NVLS
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"
