@@ -123,6 +123,8 @@ def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus, pci: Pci) -> Limit | Un
     pairs = gpus.of_the_job
     if isinstance(pairs, Unavailable):
         return Unavailable(Kind.NOT_READ, f"GPUs: {pairs}")
+    if not ordinals:
+        return Unavailable(Kind.NOT_READ, "which GPUs took part is not told")
     mine = [gpu for seen, gpu in pairs if seen.ordinal in ordinals]
     known = [gpu for gpu in mine if gpu is not None]
     if len(known) < len(ordinals):

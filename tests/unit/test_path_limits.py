@@ -37,6 +37,8 @@ def limit(run: Run, gpus: Any = None, pci: Any = None, rdma: Any = None) -> floa
         (f.run(2, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 0))), "unsupported: the ranks share one GPU"),
         (f.run(2, log=None), "not read: NCCL's log does not show the transport"),
         (f.run(2, log=f.log(vias=())), "not read: NCCL's log does not show the transport"),
+        (f.run(2, experiment=AllReduce("nccl", 2, "cuda"), log=f.log(vias=(f.via(transport="P2P"),))), "not read: which GPUs"),
+        (f.run(2, experiment=AllReduce("nccl", 2, "cuda"), log=f.log(vias=(f.via(transport="SHM"),))), "not read: "),
     ],
 )
 def test_paths_without_a_figure(run: Run, words: str) -> None:
