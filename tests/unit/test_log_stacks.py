@@ -122,3 +122,12 @@ def test_the_exit_code_of_an_exception_hides_no_error_of_nccl() -> None:
 )
 def test_words_that_a_fresh_set_asked_for(text: str, cause: str) -> None:
     assert findings(text)[0].cause == cause
+
+
+def test_more_ranks_than_the_rendezvous_counts_are_told() -> None:
+    barrier = (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: a (world_size={}, "
+    )
+    many = findings(barrier.format(2) + "worker_count=8, timeout=0:30:00)\n")[0]
+    assert (many.cause, many.message.split(":")[0]) == ("env_misuse", "8 ranks came to a rendezvous of 2")
+    assert findings(barrier.format(9) + "worker_count=8, timeout=0:30:00)\n")[0].cause == "hang"
