@@ -69,7 +69,8 @@ def allreduce_run(
         text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
         yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
     else:
-        lacks = layers.lacks(run, gpus, job)
+        # Of nodes together it is asked how they reach each other, with as many ranks as one likes (--ranks-per-node).
+        lacks = "" if isinstance(run, CommonRun) else layers.lacks(run, gpus, job)
         yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else judge(run, there)
     if isinstance(paths.runs, Unavailable):
         if run and not ((there and there.none) or hcas.nothing_for_nccl(pci, gpus)):

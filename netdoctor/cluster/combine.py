@@ -84,7 +84,7 @@ def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int,
         hosts=hosts,
     )
     own_fields = {one.name: getattr(built, one.name) for one in fields(built)}
-    common = CommonRun(**own_fields, told="", told_cause="", proven=cluster.proven)
+    common = CommonRun(**own_fields, told="", told_cause="", proven=cluster.proven, here=made[cluster.nodes.rank].ranks)
     run = _elect(cluster, common, made, merged.failed_nodes)
     return replace(cluster, run=replace(run, **{name: getattr(own, name) for name in _OF_THIS_NODE}))
 
