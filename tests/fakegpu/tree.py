@@ -45,6 +45,7 @@ def write(
 
     Without `network` the machine's interfaces are left out.
     """
+    tree.acs = machine.data.get("acs", {})
     classes = [f"class/{name}" for name, module in RDMA.items() if module in machine.modules]
     for name in ("bus/pci/devices", "bus/pci/drivers", "bus/cpu", "class/net", "class/pci_bus", *classes):
         tree.folder(name)
