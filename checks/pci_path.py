@@ -91,10 +91,13 @@ def _judged(every: list[Pair | Unavailable], paths: DirectPaths, kind: str) -> I
     rest = [pair for pair in pairs if pair not in back]
     unread = [one for one in rest if not paths.direct(one) and (paths.lost(one) is not None or paths.way.guest is not False)]
     subject, modes = f"GPUs and {kind}s", _modes(paths)
-    if lost := next((str(one) for one in every if isinstance(one, Unavailable)), ""):
-        yield unknown(f"which GPUs and {kind}s share a PCIe switch could not be told: {lost}", subject=subject, how="lspci -tv")
+    if (untold := next((one for one in every if isinstance(one, Unavailable)), None)) is not None:
+        yield unknown(
+            f"which GPUs and {kind}s share a PCIe switch could not be told: {untold}", subject=subject, how="lspci -tv"
+        )
     elif unread:
-        why = paths.lost(unread[0]) or f"whether this is a virtual machine: {paths.way.guest}"
+        lost = next((found for one in unread if (found := paths.lost(one)) is not None), None)
+        why = f"whether this is a virtual machine: {paths.way.guest}" if lost is None else lost
         text = f"whether switches turn data back (ACS) could not be read: {why}"
         if split := [pair.name for pair in unread if paths.split(pair)]:
             text += f"; they did when the kernel started, which keeps {', '.join(split)} in IOMMU groups of their own"
