@@ -142,7 +142,7 @@ def _redirected(pair: Pair, back: list[Pair], paths: DirectPaths) -> Finding:
 
 def _modes(paths: DirectPaths) -> list[str]:
     """Of the IOMMU (DMA, DMA-FQ, identity); [] where it is off."""
-    return sorted({str(group.kind) for group in paths.way.groups.values() if group})
+    return sorted({str(group.kind) for group in (paths.way.groups or {}).values() if group})
 
 
 def _notes(pairs: list[Pair], paths: DirectPaths) -> Iterator[str]:

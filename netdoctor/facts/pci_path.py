@@ -11,7 +11,7 @@ from netdoctor.facts.base import Fact
 from netdoctor.facts.pci import DEVICES, Pci, PciDevice
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, link, mapping, read, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, missing
 
 # include/uapi/linux/pci_regs.h, PCI_ACS_*; what turns a request back: pci_bridge_has_acs_redir, drivers/pci/p2pdma.c.
 REQUESTS: Final = 0x04
@@ -56,8 +56,24 @@ class PciPath(Fact):
     """Between GPUs and network controllers."""
 
     config: Mapping[str, Config | Unavailable] | Unavailable  # by address: network controllers, and bridges above them and GPUs
-    groups: Mapping[str, Group | None | Unavailable] = field(default_factory=dict)  # of GPUs and HCAs; None: no IOMMU is on
+    # Of GPUs and HCAs; None: no IOMMU is on.
+    groups: Mapping[str, Group | None | Unavailable] | Unavailable = field(default_factory=dict)
     guest: bool | Unavailable = Unavailable(Kind.NOT_READ)  # a virtual machine, whose switches are the hypervisor's
+
+    @property
+    def iommu(self) -> str | None | Unavailable:
+        """Where it stands for GPUs and HCAs: "identity", "DMA-FQ", "off"; None: there are none."""
+        if isinstance(self.groups, Unavailable):
+            return self.groups
+        found = tuple(self.groups.values())
+        kinds = tuple(one.kind for one in found if isinstance(one, Group))
+        if (lost := missing(*found, *kinds)) is not None or not found:
+            return lost
+        return ", ".join(sorted({str(kind) for kind in kinds} | ({"off"} if None in found else set())))
+
+    def group(self, address: str) -> Group | None:
+        """None: it is in none, or that could not be read."""
+        return (self.groups or {}).get(address) or None
 
     def at(self, address: str) -> Config | Unavailable:
         if isinstance(self.config, Unavailable):

@@ -103,7 +103,7 @@ class Paths:
 
     def split(self, pair: Pair) -> bool:
         """Whether the kernel, when it started, found them kept apart (pci_device_group, drivers/iommu/iommu.c)."""
-        mine, its = self.way.groups.get(pair.one.address), self.way.groups.get(pair.other.address)
+        mine, its = self.way.group(pair.one.address), self.way.group(pair.other.address)
         return bool(mine and its and mine.number != its.number)
 
 
