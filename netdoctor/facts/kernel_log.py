@@ -144,7 +144,9 @@ def probe(host: Host, gpus: Gpus) -> KernelLog | Unavailable:
     found = tuple(event for one in lines if (event := parsed(one)) is not None)
     own: list[Any] | Unavailable = value(got.get("system"), list, "lines of the kernel")
     system = own if isinstance(own, Unavailable) else troubles(own)
-    return KernelLog(found, value(got.get("complete"), bool, "whether the log is whole"), system, str(got.get("source", "")))
+    begun = value(got.get("complete"), bool, "whether the log is whole")
+    whole = begun and not got.get("left_out")  # of very many lines the helper tells the newest
+    return KernelLog(found, whole if begun else begun, system, str(got.get("source", "")))
 
 
 def troubles(lines: list[Any]) -> tuple[SystemEvent, ...]:
