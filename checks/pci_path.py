@@ -75,7 +75,7 @@ def pci_path(
         yield skip(GUEST)
         return
     paths = DirectPaths(pci, way, gpus, state, rdma, environ, kernel, libraries, baseline, runs)
-    to_hcas = [] if transport.idle_hcas(job) else list(direct_paths.to_hcas(places, paths))
+    to_hcas = [] if transport.idle_hcas(job, environ, libraries) else list(direct_paths.to_hcas(places, paths))
     to_gpus = list(direct_paths.to_gpus(places, paths))
     for found in _judged(to_hcas, paths, "HCA"):
         yield between_nodes(found, job)
