@@ -68,8 +68,8 @@ def pci_path(
         yield nothing
         return
     places = hcas.places(gpus, pci)
-    if isinstance(pci.devices, Unavailable) or isinstance(places, Unavailable):
-        yield unknown(f"GPUs could not be read on PCI: {missing(pci.devices, places)}")
+    if (lost := missing(pci.devices, places, gpus.visible)) is not None or not pci.devices or isinstance(places, Unavailable):
+        yield unknown(f"the job's GPUs and their places on PCI could not be read: {lost}")
         return
     if way.guest is True or any(one.vendor in EMULATED and one.klass >> 8 == 0x0604 for one in pci.devices):
         yield skip(GUEST)

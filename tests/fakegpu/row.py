@@ -88,3 +88,4 @@ WAY_ROWS: Final = (
     turned_back("a switch turns back what an HCA reads", "GPU0–mlx5_0", {"17:01.0": 0x08}),
     turned_back("a switch turns back what GPUs send", "GPU0–GPU1", {"12:00.0": 0x1D, "12:01.0": 0x1D}, "two-a100"),
 )
+RAIL_ROWS: Final = (*GID_ROWS, *WAY_ROWS)
