@@ -162,7 +162,7 @@ def _too_small(on: tcp_window.Sockets, segment: int) -> Finding | None:
 
 
 def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasured: bool) -> Finding:
-    name, enough = on.link.name, on.enough
+    name, enough, needed = on.link.name, on.enough, trip.ms or WIDE_MS
     if (small := _too_small(on, on.link.mtu - HEADERS)) is not None:
         return replace(small, subject=name, fix=_fix(vantage, on.window, DEFAULT), evidence=on.evidence)
     # The message holds what the settings give; what was measured stands beside it.
@@ -171,7 +171,6 @@ def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasu
     if trip.ms is not None:
         said["measured"] = {"round_trip": Quantity(trip.ms, "ms"), "at_most": Quantity(on.at_most(trip.ms) / 1000, "Gb/s")}
         at += f", and it is {'longer' if enough < trip.ms else 'not longer'} ({trip.source})"
-    needed = WIDE_MS if trip.ms is None else trip.ms
     if isinstance(on.link.speed_mbps, Unavailable) and enough < needed:
         at = f"the speed of {name} is not known ({on.link.speed_mbps}); at 400 Gb/s, {at}"
         return unknown(at, how=f"ethtool {name}, or ask the cloud provider", **said)
