@@ -20,7 +20,6 @@ from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import text
 from netdoctor.facts.net import Link, Net
 from netdoctor.facts.pci import Pci, PciDevice
-from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.rdma import RdmaDevice, RdmaPort
 from netdoctor.facts.registry import Facts
 from netdoctor.model import Json, Kind, Unavailable, missing, plain
@@ -38,7 +37,6 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     ======================= ==========================================================================================
     driver, cuda_driver     "580.95.05", 13000
     kernel                  release
-    iommu                   of the groups of GPUs and HCAs: "identity", "DMA-FQ", "off"; null: there are none
     torch                   {version, cuda}
     nccl                    {version, source, path, plugins: [names]}; source is "run", "torch" or "loader"
     nccl_interface          {name, address, prefix, mtu}: the interface that NCCL itself takes; null: none
@@ -59,12 +57,10 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     kernel: Kernel = registry.of(have, "Kernel")
     libraries: Libraries = registry.of(have, "Libraries")
     pci: Pci = registry.of(have, "Pci")
-    way: PciPath = registry.of(have, "PciPath")
     return {
         "driver": plain(gpus.driver),
         "cuda_driver": plain(gpus.cuda_driver),
         "kernel": plain(kernel.release),
-        "iommu": plain(way.iommu),
         "torch": _columns(libraries.torch, "version cuda") if libraries.torch else plain(libraries.torch),
         "nccl": _nccl(have, libraries),
         "nccl_interface": _nccl_interface(registry.of(have, "NcclChoice"), net),
