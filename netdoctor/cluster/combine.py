@@ -75,8 +75,9 @@ def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int,
     world = sum(one.ranks for one in made.values())
     named = ((node, host) for node in made if (host := cluster.hosts.get(node)))
     hosts = {cluster.first_ranks[node] + rank: host for node, host in named for rank in range(made[node].ranks)}
+    own_experiment = made[cluster.nodes.rank]
     built = verdict.build(
-        replace(made[cluster.nodes.rank], ranks=world, gpus=()),
+        replace(own_experiment, ranks=world, gpus=own_experiment.gpus if len(made) == 1 else ()),
         merged.events,
         merged.interruption(),
         facts=own.torch if isinstance(own.torch, TorchFacts) else None,
