@@ -55,7 +55,9 @@ def test_what_is_not_written_fails_and_says_so() -> None:
     done = lab.run(machine.read("two-a100"), nccl, 2, hosts=2, steps="igd", env=env, kernels=build.kernels(), seconds=10)
     assert [rank.code for rank in done.ranks] == [1, 1]
     assert [rank.moved for rank in done.ranks] == [None, None]
-    assert all("AllGather PAT Simple is not written" in rank.unable for rank in done.ranks), done.log[-3000:]
+    # Who comes to it first says so and ends; the other may see that it is gone before it comes to its own.
+    said = ["AllGather PAT Simple is not written" in rank.unable for rank in done.ranks]
+    assert any(said) and (all(said) or "remote process exited" in done.log), done.log[-3000:]
 
 
 @pytest.mark.parametrize("number", [21903, 29901])
