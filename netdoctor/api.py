@@ -17,6 +17,7 @@ from netdoctor.expectation import comparisons as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cgroups import Cap, Cgroups
+from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
@@ -203,6 +204,7 @@ __all__ = [
     "Caller",
     "Cap",
     "Cgroups",
+    "Clock",
     "Cluster",
     "CommonRun",
     "Control",

@@ -40,6 +40,7 @@ SOURCES: Final[dict[str, Source]] = {
     "GpuHealth": Source("netdoctor.facts.gpu_health", asks=("ask:nvml",)),
     "KernelLog": Source("netdoctor.facts.kernel_log", after=("Gpus",)),
     "System": Source("netdoctor.facts.system", after=("KernelLog", "Vantage")),
+    "Clock": Source("netdoctor.facts.clock", asks=("ask:clock",)),
     "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth",), asks=("ask:cuda",)),
     "Pci": Source("netdoctor.facts.pci"),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
