@@ -31,7 +31,7 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
-from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble
+from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble, XidEvent
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
@@ -288,6 +288,7 @@ __all__ = [
     "Version",
     "VisibleGpu",
     "Way",
+    "XidEvent",
     "accelerator",
     "affinity",
     "assigned",

@@ -38,7 +38,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Rdma": Source("netdoctor.facts.rdma", asks=("ask:ibverbs",)),
     "Gpus": Source("netdoctor.facts.gpu", asks=("ask:nvml", "ask:cuda")),
     "GpuHealth": Source("netdoctor.facts.gpu_health", asks=("ask:nvml",)),
-    "KernelLog": Source("netdoctor.facts.kernel_log", after=("Gpus",)),
+    "KernelLog": Source("netdoctor.facts.kernel_log", after=("Gpus",), asks=("ask:kmsg",)),
     "System": Source("netdoctor.facts.system", after=("KernelLog", "Vantage")),
     "Clock": Source("netdoctor.facts.clock", asks=("ask:clock",)),
     "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth",), asks=("ask:cuda",)),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from netdoctor import api
 
 NAMES = """
-Accelerator Action Address Baseline Bound Caller Cap Cgroups Clock Cluster CommonRun Control Cpu Culprit Cure DeviceNames
-Environ Expected FROM_JOB Fabric Finding Fix GdrProof Gid Gift Gpu GpuHealth GpuLayers GpuLoad GpuState GpuUsers Gpus HW_SLOWDOWN
+Accelerator Action Address Baseline Bound Caller Cap Cgroups Cluster CommonRun Control Cpu Culprit Cure DeviceNames Environ
+Expected FROM_JOB Fabric Finding Fix GdrProof Gid Gift Gpu GpuHealth GpuLayers GpuLoad GpuState GpuUsers Gpus HW_SLOWDOWN
 HW_THERMAL Intent Interrupts JobPython Kernel KernelLog Kind Launcher Libraries Link Linkage LocalPorts LogFacts Loss
 MeetingFault MemoryPolicy Module Nccl NcclChoice NcclLibrary Net Node Obstacle POWER_BRAKE Past PathLimit PathRun Pci PciDevice
 PciLink Peer Platform Plugin Provider Quantity RankResult Ranks Rdma RdmaDevice RdmaPort Route Run SOCKET STATE_NODES
-SW_THERMAL Said
+SW_THERMAL Said Clock XidEvent
 Scarce Selector Setting Severity State Status Step System SystemEvent Told Torch TorchFacts Trouble
 UNLIMITED Unavailable Usable Uverbs Vantage Version
 VisibleGpu Way accelerator affinity assigned at_a_limit between_nodes cause_of check cluster_network cost expectation fail
