@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from netdoctor.api import (
     Accelerator,
@@ -22,6 +22,7 @@ from netdoctor.api import (
     Run,
     Status,
     Unavailable,
+    Way,
     accelerator,
     between_nodes,
     check,
@@ -54,7 +55,8 @@ def allreduce_bandwidth(
         yield unknown(f"no all-reduce was run: {baseline.run}", how="netdoctor preflight")
     else:
         slow = _by_sockets(baseline.run, baseline.control)
-        yield slow or _baseline(baseline.run, path_limit(baseline.run, gpus, pci, rdma), there, nothing, expected)
+        limit, floor = path_limit(baseline.run, gpus, pci, rdma), _floor(baseline.run, expected, gpus, pci)
+        yield slow or _baseline(baseline.run, limit, there, nothing, floor)
     if not isinstance(paths.runs, Unavailable):
         for run in paths.runs:
             yield between_nodes(
@@ -73,12 +75,15 @@ def _loopback(finding: Finding) -> Finding:
 
 
 def _baseline(
-    run: Run, limit: PathLimit | Unavailable, there: Accelerator | Unavailable, nothing: str, expected: Expected
+    run: Run,
+    limit: PathLimit | Unavailable,
+    there: Accelerator | Unavailable,
+    nothing: str,
+    floor: Floor | None | Unavailable,
 ) -> Finding:
-    floor = _floor(run, expected)
     if run.experiment.backend == "nccl":
         return _judge(run, "node", limit, floor)
-    if floor:
+    if floor and ((there and there.none) or nothing):  # else it is that of NCCL, which did not run
         return _judge(run, "node", Unavailable(Kind.UNSUPPORTED, "Gloo"), floor)
     if isinstance(floor, Unavailable):
         return unknown(f"whether a floor is configured could not be read: {floor}")
@@ -88,6 +93,23 @@ def _baseline(
         return skip(nothing)
     what = (there.nvidia or there.others) if there else there
     return unknown(f"NCCL did not run, so its bandwidth is not known ({what})", how="see torch.backend and allreduce.run")
+
+
+def _other(run: Run, gpus: Gpus, pci: Pci) -> str:
+    """Why this is no run like that of a floor, which `netdoctor expect` takes of all GPUs of one node: fewer GPUs have fewer
+    links between them, other nodes are reached by other ways.  "": it may be one."""
+    one, pairs = run.experiment, gpus.of_the_job
+    if one.backend != "nccl":
+        return ""
+    if one.path.way is Way.BETWEEN_NODES:
+        return "this run is between nodes"
+    mine = [gpu for seen, gpu in pairs or () if seen.ordinal in one.gpus and gpu is not None]
+    models = {gpu.name for gpu in mine}
+    there = sum(gpu.name in models for gpu in gpus.all or ())
+    known = {device.device for gpu in mine if isinstance(gpu.pci, str) and (device := pci.at(gpu.pci))}
+    there = max(there, sum(d.device in known and d.physical_function is None for d in pci.gpus or ()))
+    ran = len(set(one.gpus))
+    return f"this run is of {ran} of the node's {there} GPUs" if mine and ran < there else ""
 
 
 def _by_sockets(run: Run, control: Control | None) -> Finding | None:
@@ -109,26 +131,37 @@ def _by_sockets(run: Run, control: Control | None) -> Finding | None:
     )
 
 
-def _floor(run: Run, expected: Expected) -> Quantity | None | Unavailable:
+@dataclass(frozen=True)
+class Floor:
+    """What the site says that the all-reduce must reach."""
+
+    rate: Quantity
+    other: str  # why the run may not be of what the site means; "": it is
+
+
+def _floor(run: Run, expected: Expected, gpus: Gpus, pci: Pci) -> Floor | None | Unavailable:
     """The configured floor for the largest size that ran: that of the largest configured size that is not above it."""
     if isinstance(expected.busbw_floor, Unavailable):
         return expected.busbw_floor
     fitting = [size for size in expected.busbw_floor if size <= max(run.experiment.sizes)]
-    return Quantity(expected.busbw_floor[max(fitting)], "GB/s") if fitting else None
+    return Floor(Quantity(expected.busbw_floor[max(fitting)], "GB/s"), _other(run, gpus, pci)) if fitting else None
 
 
-def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quantity | None | Unavailable) -> Finding:
+def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Floor | None | Unavailable) -> Finding:
     if not run.finished or not run.busbw:
         return unknown(f"the all-reduce did not finish: {run.reason or run.state}", subject=subject, how="see allreduce.run")
     size = max(run.busbw)
     rate = run.busbw[size]
     measured = {"busbw": Quantity(rate, "GB/s"), "bytes": size}
-    if floor and rate < floor.value:
+    below = f"bus bandwidth is below the site's floor of {floor.rate}, and {floor.other}" if floor and floor.other else ""
+    if floor and rate >= floor.rate.value:
+        below = ""
+    elif floor and not floor.other:
         return fail(
             "bus bandwidth is below the site's floor",
             subject=subject,
-            loss=replace(cost.STOPS, share=max(cost.MUCH, 1 - rate / floor.value), measured=True),  # the site's own line
-            expected=f"at least {floor}",
+            loss=replace(cost.STOPS, share=max(cost.MUCH, 1 - rate / floor.rate.value), measured=True),  # the site's own line
+            expected=f"at least {floor.rate}",
             measured=measured,
             how="compare with nodes of the same kind: netdoctor fleet report",
         )
@@ -147,9 +180,12 @@ def _judge(run: Run, subject: str, limit: PathLimit | Unavailable, floor: Quanti
             text = f"near the limit of the path ({limit.why}); whether a floor is configured could not be read: {floor}"
             return unknown(text, subject=subject, measured=measured)
         notes = (f"below {LOOK:.0%} of the limit: worth a look",) if rate < LOOK * limit.rate else ()
+        notes = (*notes, below) if below else notes
         return ok(f"bus bandwidth is near the limit of the path ({limit.why})", subject=subject, measured=measured, notes=notes)
-    if floor:
-        return ok(f"bus bandwidth is above the site's floor of {floor}", subject=subject, measured=measured)
+    if floor and not below:
+        return ok(f"bus bandwidth is above the site's floor of {floor.rate}", subject=subject, measured=measured)
+    if below:
+        return unknown(below, subject=subject, how="run it on all GPUs of one node", measured=measured)
     if isinstance(limit, Unavailable) and limit.kind is Kind.UNSUPPORTED and not isinstance(floor, Unavailable):
         text = f"no rule says what this path carries: {limit.detail}; expected.busbw_floor would"
         return replace(skip(text, subject=subject), measured=measured)

@@ -26,8 +26,10 @@ from netdoctor.api import (
     PathRun,
     Pci,
     RankResult,
+    Ranks,
     Rdma,
     Run,
+    SeenRank,
     Status,
     Unavailable,
     Vantage,
@@ -49,8 +51,12 @@ from netdoctor.api import (
 
 # A rank keeps two threads busy: its own, and the proxy that moves what goes through host memory or a NIC (NCCL src/proxy.cc).
 TURNS = "cores that the rank's main thread and NCCL's proxy thread need"
+EACH = "srun … bash -c 'grep Cpus_allowed_list /proc/self/status; echo $CUDA_VISIBLE_DEVICES', in each rank"
 MORE = Fix("give the job more cores (--cpus-per-task, cpuset, taskset)", ("grep Cpus_allowed_list /proc/self/status",))
-LOCAL_MEMORY = frozenset({"default", "local", "preferred", "preferred many", "interleave", "weighted interleave"})
+# set_mempolicy(2): where pages come from; without nodes "preferred" is the node of the CPU that asks.
+PREFERRED = frozenset({"preferred", "preferred many"})
+ONLY_FROM = frozenset({"bind", "interleave", "weighted interleave"})
+MEMORY = frozenset({"default", "local", *PREFERRED, *ONLY_FROM})
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class Here:
     run: Run | None  # one whose ranks had the mask that they inherit
     binders: Mapping[str, str] | Unavailable
     ignores_mask: bool  # NCCL_IGNORE_CPU_AFFINITY=1
+    masks: tuple[frozenset[int], ...] | None  # inside a launcher's rank: its own, and those of the others that were seen
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -82,6 +89,7 @@ def numa_affinity(
     net: Net,
     interrupts: Interrupts,
     intent: Intent,
+    ranks: Ranks,
 ) -> Iterator[Finding]:
     places = hcas.places(gpus, pci)
     if isinstance(places, Unavailable):
@@ -94,15 +102,43 @@ def numa_affinity(
         run = baseline.run if baseline.run and baseline.run.experiment.gpus and not baseline.run.experiment.binding else None
         ignore = environ.get("NCCL_IGNORE_CPU_AFFINITY")
         ignores = nccl_integer(ignore or "") != 0
-        here = Here(cpu, cpu.nodes, vantage, run, affinity.binders(environ), ignores)
-        rank = environ.launcher.local_rank if environ.launcher else None
-        # Inside one rank of a launcher the mask is that rank's, and so is one GPU.
+        launcher = environ.launcher or None
+        rank = launcher.local_rank if launcher and not launcher.one_task else None
+        beside = [one for one in ranks.seen or () if one.local_rank != rank]
+        known = (cpu.allowed, *(one.cpus for one in beside)) if rank is not None else None
+        masks = tuple(one for one in known if not isinstance(one, Unavailable)) if known else None
+        here = Here(cpu, cpu.nodes, vantage, run, affinity.binders(environ), ignores, masks)
+        # Inside one rank of a launcher the mask is that rank's, and so is one GPU; one task alone may start ranks.
         mine = places[rank : rank + 1] if rank is not None and rank < len(places) else places
         for gpu in mine:
             yield _of_gpu(gpu, here, affinity.hca_node(gpu, rdma, pci))
+        if launcher and rank == 0 and 1 not in (launcher.local_world, launcher.world):  # it looks for all of them
+            placed = [(one, affinity.place_of(one, places, gpus, pci)) for one in beside]
+            yield from _others(placed, ranks.seen, launcher.local_world, here)
         yield _memory([affinity.node_of(gpu) for gpu in mine], here)
         carried = transport.data_by_sockets(rdma, environ, libraries, (baseline, path), net, intent)
         yield _interrupts(carried, net, interrupts, here)
+
+
+def _others(
+    placed: list[tuple[SeenRank, hcas.GpuPlace | Unavailable]], seen: object, local_world: int | None, here: Here
+) -> Iterator[Finding]:
+    """The masks that the launcher gave the other ranks of this node; they wait while the first one looks."""
+    lost = []
+    for rank, gpu in placed:
+        if isinstance(gpu, Unavailable) or isinstance(rank.cpus, Unavailable):
+            lost.append(f"rank {rank.local_rank}: {missing(gpu, rank.cpus)}")
+            continue
+        found = _squeezed(None, rank.cpus, here) or _placed(gpu, here, rank.cpus, f"local rank {rank.local_rank}", None)
+        if found.status is Status.PASS and here.run is None:
+            found = unknown(f"{found.message}; no run showed whether it stays so when torch is imported")
+        yield replace(found, subject=gpu.label, cure=None)
+    if isinstance(seen, Unavailable):
+        lost = [str(seen)]
+    elif local_world is None or len(placed) + 1 < local_world:
+        lost.append(f"{len(placed) + 1} of {local_world or 'an unsaid number'} were seen")
+    if lost:
+        yield unknown(f"CPU masks of this node's other ranks: {'; '.join(lost)}", subject="other ranks", how=EACH)
 
 
 def _no_gpu(pci: Pci, gpus: Gpus) -> Finding:
@@ -134,7 +170,8 @@ def _of_gpu(gpu: hcas.GpuPlace, here: Here, hca: int | None) -> Finding:
 def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Finding | None:
     """One CPU for everything: NCCL's threads inherit it, and take turns with the main thread."""
     threads = frozenset(rank.thread_affinity) if rank is not None and rank.thread_affinity else mask
-    beside = sum(frozenset(one.affinity) == mask for one in here.run.ranks) if rank is not None and here.run else 1
+    # The ranks of our own run all have the mask of who started it: what the launcher gave to each does not show there.
+    beside = here.masks.count(mask) if here.masks is not None else _of_run(mask, here) if rank is not None else 1
     if 1 < len(mask) < beside and not mask >= (here.cpu.online or mask):
         return fail(
             f"{beside} ranks share {len(mask)} CPUs",
@@ -174,6 +211,10 @@ def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Find
         loss=cost.less(1, 2, TURNS),
         narrowed_by=name or "not known",
     )
+
+
+def _of_run(mask: frozenset[int], here: Here) -> int:
+    return sum(frozenset(one.affinity) == mask for one in here.run.ranks) if here.run else 1
 
 
 def _wider(rank: RankResult | None, cpus: frozenset[int] | Unavailable, here: Here, where: str) -> Cure | None:
@@ -246,9 +287,9 @@ def _memory(nodes: list[int | Unavailable], here: Here) -> Finding:
         return unknown(text, subject="memory", how=FROM_JOB)
     if isinstance(allowed, Unavailable):
         return unknown(f"Mems_allowed_list could not be read: {allowed}", subject="memory")
-    if policy and policy.mode not in (*LOCAL_MEMORY, "bind"):
+    if policy and policy.mode not in MEMORY:
         return unknown("the memory policy is one that netdoctor does not know", subject="memory", mode=policy.mode)
-    bound = policy if policy and policy.mode == "bind" else None
+    bound = policy if policy and policy.nodes and policy.mode in PREFERRED | ONLY_FROM else None
     may = allowed & bound.nodes if bound else allowed
     if len(here.every) > 1:
         lost: Unavailable | None = None
@@ -259,8 +300,9 @@ def _memory(nodes: list[int | Unavailable], here: Here) -> Finding:
             if near and not may & near:
                 bind = Fix("bind per rank, to the node of its GPU", ("numactl --localalloc …",))
                 by = "its memory policy" if bound else "its cpuset"
+                where = f"of node {_list(may)} {'first' if bound and bound.mode in PREFERRED else 'only'}"
                 return fail(
-                    f"{by} gives the job memory of node {_list(may)} only, a GPU is on node {node}",
+                    f"{by} gives the job memory {where}, a GPU is on node {node}",
                     subject="memory",
                     expected=f"memory of node {_list(near)}",
                     fix=fix_container(here.vantage, "numa") if here.vantage.in_container else bind,

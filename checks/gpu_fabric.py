@@ -7,6 +7,7 @@ hardware.gpus' to say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from netdoctor.api import (
@@ -95,7 +96,9 @@ def gpu_fabric(
 
 
 def _not_ready(pci: Pci, state: GpuHealth) -> Finding:
-    switched = bool(pci.nvswitches) or any(not isinstance(gpu.fabric, Unavailable) for gpu in state.gpus or ())
+    switched = bool(pci.nvswitches) or any(
+        not isinstance(gpu.fabric, Unavailable) and gpu.fabric.state for gpu in state.gpus or ()
+    )
     mend = Fix(
         "set the GPUs ready, where they are in confidential mode; else start the Fabric Manager",
         ("nvidia-smi conf-compute -srs 1",),
@@ -136,6 +139,10 @@ def _registered(own: tuple[GpuState, ...], vantage: Vantage) -> Iterator[Finding
     inside = [gpu for gpu in own if not isinstance(gpu.fabric, Unavailable) and gpu.fabric.state]
     if lost is not None:
         yield unknown(f"the fabric of a GPU could not be read: {lost}", subject=FABRIC, how="nvidia-smi -q")
+    elif odd := _left_out(own, inside):
+        yield unknown(
+            f"{odd.place} is in no NVLink fabric, and others of its model here are", subject=FABRIC, how="nvidia-smi -q"
+        )
     elif len(inside) > 1:
         about = expectation.About(FABRIC, len(inside), None, place)
         alike = list(expectation.findings(expectation.fabric(tuple(inside)), about))
@@ -148,8 +155,17 @@ def _registered(own: tuple[GpuState, ...], vantage: Vantage) -> Iterator[Finding
         yield skip("no GPU is in an NVLink fabric: NVML was asked", subject=FABRIC)
 
 
+def _left_out(own: tuple[GpuState, ...], inside: list[GpuState]) -> GpuState | None:
+    """One of which NVML says that it is in none, beside its like."""
+    models = {gpu.name for gpu in inside if isinstance(gpu.name, str)}
+    return next(
+        (gpu for gpu in own if gpu.name in models and not isinstance(gpu.fabric, Unavailable) and not gpu.fabric.state), None
+    )
+
+
 def _peers(own: tuple[GpuState, ...], state: GpuHealth, gpus: Gpus, pci: Pci) -> Iterator[Finding]:
-    """Two GPUs with NVLinks that are up may access each other; of others the chipset decides, and NCCL goes around it."""
+    """Two GPUs with NVLinks that are up may read and write each other, or NCCL ends (src/graph/paths.cc, ncclTopoCheckP2p); of
+    others the chipset decides, and NCCL goes around it."""
     if len(own) < 2:
         return
     linked = {gpu.index for gpu in gpus.all or () if gpu.mig is False and gpu.nvlinks}
@@ -161,10 +177,14 @@ def _peers(own: tuple[GpuState, ...], state: GpuHealth, gpus: Gpus, pci: Pci) ->
         )
         return
     known = {gpu.index: gpu.pci for gpu in gpus.all or ()}
-    switched = len(linked) == len(own) and (bool(pci.nvswitches) or any(not isinstance(g.fabric, Unavailable) for g in own))
+    fabric = any(not isinstance(gpu.fabric, Unavailable) and gpu.fabric.state for gpu in own)
+    switched = len(linked) == len(own) and (bool(pci.nvswitches) or fabric)
     pairs = [pair for pair in state.pairs or () if {pair.one, pair.other} <= linked]
-    unread = next((x for pair in pairs for x in (pair.read, pair.write) if isinstance(x, Unavailable)), None)
-    refused = [pair for pair in pairs if (pair.read and pair.nvlink == 0) or (switched and (pair.read or pair.write))]
+    apart = [pair for pair in pairs if pair.read or pair.write]
+    refused = [pair for pair in apart if switched or pair.nvlink == 0]
+    unread = missing(*(x for pair in pairs for x in (pair.read, pair.write)), *(pair.nvlink for pair in apart))
+    if len({(pair.one, pair.other) for pair in pairs}) < math.comb(len(linked), 2):
+        unread = missing(unread, Unavailable(Kind.NOT_READ, "NVML did not tell it of each pair"))
     if refused:
         first = refused[0]
         by = P2P.get(first.read or first.write or 0, "an unknown")
@@ -181,8 +201,8 @@ def _peers(own: tuple[GpuState, ...], state: GpuHealth, gpus: Gpus, pci: Pci) ->
         )
     elif unread is not None:
         yield unknown(f"which GPUs may access each other could not be read: {unread}", subject=PEERS)
-    elif pairs:
-        yield ok(f"GPUs with NVLinks may access each other: {len(pairs)} pairs", subject=PEERS)
+    elif len(apart) < len(pairs):
+        yield ok(f"GPUs with NVLinks may access each other: {len(pairs) - len(apart)} pairs", subject=PEERS)
     else:
         yield skip("no two GPUs with NVLinks: what PCIe allows NCCL finds out itself", subject=PEERS)
 
@@ -197,10 +217,13 @@ def _rising(own: tuple[GpuState, ...], load: GpuLoad, gpus: Gpus, vantage: Vanta
         yield unknown("errors of NVLinks under load were not seen: no all-reduce ran here", subject=LINKS)
         return
     most, found = ERRORS * max(1.0, load.seconds), list[Finding]()
+    links = {gpu.uuid: len(gpu.nvlinks or ()) for gpu in gpus.all or ()}
     for gpu in own:
         one = load.gpus.get(str(gpu.uuid))
         counts = one.nvlink if one else Unavailable(Kind.NOT_READ, f"{gpu.place} was not seen")
-        lost = lost or missing(counts, *(counts or ()))
+        lost = missing(lost, counts, *(counts or ()))
+        if len(counts or ()) < links.get(gpu.uuid, 0):
+            lost = missing(lost, Unavailable(Kind.NOT_READ, f"NVML did not show each link of {gpu.place}"))
         bad = [n for n, count in enumerate(counts or ()) if isinstance(count, int) and count > most]
         if bad:
             found.append(
@@ -265,7 +288,9 @@ def _nvls(pci: Pci, gpus: Gpus, baseline: Baseline) -> Finding | None:
     if lost is None and (not pci.nvswitches or len(able) < 2 or not all(able)):
         return None
     if lost is not None or isinstance(baseline.run, Unavailable):
-        return unknown(f"whether NVLS is available is not known: {lost or 'no all-reduce ran here'}", subject=NVLS)
+        return unknown(
+            f"whether NVLS is available is not known: {lost if lost is not None else 'no all-reduce ran here'}", subject=NVLS
+        )
     log = transport.log_of(baseline.nccl_run) if baseline.nccl_run is not None else None
     if log is None or log.nvls is None:
         return None

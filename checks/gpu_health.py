@@ -38,6 +38,7 @@ from netdoctor.api import (
     cost,
     expectation,
     fail,
+    layers,
     missing,
     ok,
     skip,
@@ -135,7 +136,7 @@ def gpu_health(
     if isinstance(state.gpus, Unavailable):
         yield unknown(f"the state of the GPUs could not be read: {state.gpus}", subject=SUBJECT)
         if not isinstance(log.events, Unavailable):
-            yield from _reported(log, (), pci, vantage)  # which may tell why
+            yield from _reported(log, (), (), pci, vantage)  # which may tell why
         return
     own = _own(state.gpus, gpus, environ, vantage)
     if not own:
@@ -151,7 +152,7 @@ def gpu_health(
         named = {one.subject for one in alike if one.status is Status.FAIL and one.cause == SLOW}
         yield from _capped([gpu for gpu in own if gpu.place not in named], len(own))
     yield from _under_load(own, load, place)
-    yield from _reported(log, own, pci, vantage)
+    yield from _reported(log, own, state.gpus, pci, vantage)
 
 
 def _own(every: tuple[GpuState, ...], gpus: Gpus, environ: Environ, vantage: Vantage) -> tuple[GpuState, ...]:
@@ -221,8 +222,10 @@ def _capped(own: Iterable[GpuState], number: int) -> Iterator[Finding]:
         if isinstance(limit, int) and isinstance(default, int):
             if limit < default:
                 below[limit, default] = below.get((limit, default), 0) + 1
-        elif isinstance(default, Unavailable) and default.kind not in (Kind.UNSUPPORTED, Kind.NOT_READ):
-            lost = default
+        elif isinstance(default, Unavailable):
+            lost = lost if default.kind in (Kind.UNSUPPORTED, Kind.NOT_READ) else default
+        elif isinstance(limit, Unavailable) and limit.kind is not Kind.UNSUPPORTED:
+            lost = limit
     if below:
         texts = [
             f"{some} of {number} at {now / 1000:g} W, the boards' default is {was / 1000:g} W"
@@ -235,7 +238,7 @@ def _capped(own: Iterable[GpuState], number: int) -> Iterator[Finding]:
             sources=["device"],
         )
     elif lost is not None:
-        yield unknown(f"the power limit that the boards have by default could not be read: {lost}", subject=POWER)
+        yield unknown(f"whether the GPUs' power is limited could not be read: {lost}", subject=POWER)
 
 
 def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding]:
@@ -279,13 +282,18 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterato
         one for one in expectation.findings(clocks, expectation.About(LOAD, len(own), True, place)) if one.subject != LOAD
     ]
     yield from found
-    lost = next((v for _, one in seen if one for v in (one.samples, one.clock) if isinstance(v, Unavailable)), None)
+    counted = [v for _, one in seen if one for v in (one.reasons, one.replays)]
+    lost = missing(*(v for _, one in seen if one for v in (one.samples, one.clock)))
+    lost = missing(lost, *(v for v in counted if not _is(v, Kind.UNSUPPORTED)))
     if lost is not None or any(one is None for _, one in seen):
-        yield unknown(f"how a GPU runs under load was not seen: {lost or 'NVML did not show it'}", subject=LOAD)
+        why = "NVML did not show it" if lost is None else lost
+        yield unknown(f"how a GPU runs under load was not seen: {why}", subject=LOAD)
     elif not clocks.expectations and not found:
         yield skip("no two GPUs were busy for so long that their clocks would tell", subject=LOAD)
     elif not found:
-        yield ok("the clocks of the GPUs while the all-reduce ran are alike", subject=LOAD)
+        told = sum(value is not None for part in clocks.parts for value in part.has.values())
+        which = "the GPUs" if told == len(own) else f"{told} of {len(own)} GPUs"
+        yield ok(f"the clocks of {which} while the all-reduce ran are alike", subject=LOAD)
 
 
 def _is_open(number: int, event: XidEvent, every: tuple[XidEvent, ...], shown: dict[Any, GpuState]) -> bool:
@@ -300,7 +308,9 @@ def _is_open(number: int, event: XidEvent, every: tuple[XidEvent, ...], shown: d
     return event.meaning.action not in HARMLESS and not (event.meaning.told and now == 0 and at > number)
 
 
-def _reported(log: KernelLog, own: tuple[GpuState, ...], pci: Pci, vantage: Vantage) -> Iterator[Finding]:
+def _reported(
+    log: KernelLog, own: tuple[GpuState, ...], every: tuple[GpuState, ...], pci: Pci, vantage: Vantage
+) -> Iterator[Finding]:
     """The driver's errors since boot that need somebody, and that it does not call recovered by now (R565, for most).
 
     Of NVSwitches, and of the GPUs that are seen here; where this is the whole node, of those that are gone as well.
@@ -311,10 +321,13 @@ def _reported(log: KernelLog, own: tuple[GpuState, ...], pci: Pci, vantage: Vant
         return
     shown = {gpu.pci: gpu for gpu in own}
     serious = [event for number, event in enumerate(log.events) if _is_open(number, event, log.events, shown)]
-    away = [e for e in serious if not e.switch and e.place not in shown]
+    others = {gpu.pci for gpu in every} - set(shown)
+    away = [e for e in serious if not e.switch and e.place not in shown and e.place not in others]
     lost = missing(vantage.runtime, pci.gpus, *shown)
-    given = vantage.runtime is not None or 0 < len(own) < sum(d.physical_function is None for d in pci.gpus or ())
-    still = [e for e in serious if not (e in away and (lost is not None or given))]
+    fewer = 0 < len(every) < sum(d.physical_function is None for d in pci.gpus or ())  # a share, or some are lost
+    given = vantage.runtime is not None or any(_is(gpu.uuid, Kind.DENIED) for gpu in every)
+    given = given or (fewer and layers.may_share(vantage))
+    still = [e for e in serious if e.place not in others and not (e in away and (lost is not None or given))]
     for place in dict.fromkeys(event.place for event in still):
         some = [event for event in still if event.place == place]
         name = f"{'NVSwitch' if some[0].switch else 'GPU'} {place} in the kernel log"
@@ -325,6 +338,8 @@ def _reported(log: KernelLog, own: tuple[GpuState, ...], pci: Pci, vantage: Vant
             yield _rebooted(next((event.recovery for event in some if event.recovery), 0), found, expectation.place(vantage))
     if away and lost is not None:
         yield unknown(f"whose GPU it is that the driver reported errors of is not known: {lost}", subject=LOG, how=how)
+    elif pci.by_wsl:
+        yield unknown("the driver of these GPUs is that of Windows, and says nothing in this kernel's log", subject=LOG)
     elif log.begun is not True:
         yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=f"journalctl -k -b; {how}")
     elif not still:

@@ -13,6 +13,7 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gift,
+    Gpu,
     Gpus,
     GpuUsers,
     Kind,
@@ -121,6 +122,9 @@ def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
         strange = [one.uuid for one in visible if not one.uuid.startswith(names)]
         if strange and len(visible) > len(names):
             return _others(f"this container was given {len(names)} GPUs, libcuda shows it {', '.join(strange)} as well")
+        if strange:
+            text = f"this container was given {', '.join(names)}, and libcuda shows it {', '.join(strange)}"
+            return unknown(text, subject=GIVEN, how="who set CUDA_VISIBLE_DEVICES, and is the container privileged?")
         return ok("libcuda shows no GPU but those that this container was given", subject=GIVEN)
     given = environ.get("SLURM_GPUS_ON_NODE")
     if isinstance(given, str) and given.isdecimal() and int(given):
@@ -143,15 +147,19 @@ def _others(text: str) -> Finding:
 
 
 def _used(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Finding:
-    """Processes on the job's GPUs that are no ranks of it; an MPS server is there for everybody."""
-    own = {one.pid for one in ranks.seen or ()}
-    here = [gpu for _, gpu in gpus.of_the_job or () if gpu is not None]
-    lost = next((gpu.processes for gpu in here if isinstance(gpu.processes, Unavailable)), None)
+    """Processes on the job's GPUs that are no ranks of it; an MPS server is there for everybody.
+
+    Of a GPU in MIG mode NVML tells the processes of all its instances (nvml.h, nvmlDeviceGetComputeRunningProcesses).
+    """
+    own, pairs = {one.pid for one in ranks.seen or ()}, gpus.of_the_job or ()
+    here = [gpu for _, gpu in pairs if gpu is not None and gpu.mig is False]
     busy = [gpu for gpu in here if gpu.processes and not (gpu.pids and own.issuperset(gpu.pids))]
-    if environ.get(MPS):
-        return skip("an MPS server shares the GPUs", subject=USED)
+    served = [gpu for gpu in busy if users.servers.intersection(gpu.pids or ())]
+    busy = [gpu for gpu in busy if gpu not in served]
     if busy and (own or isinstance(ranks.seen, Unavailable)):
         return unknown(f"{busy[0].uuid} is in use by {users.of(busy[0])}: of this job, or of another", subject=USED)
+    if busy and environ.get(MPS) and not users.initial_pids:
+        return skip("an MPS server shares the GPUs", subject=USED)
     if busy:
         dead = users.unkillable.issuperset(busy[0].pids or (0,))
         return fail(
@@ -160,13 +168,32 @@ def _used(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Findin
             loss=cost.MIGHT,
             fix=STUCK if dead else WHOSE,
         )
-    if lost is not None:
-        kind = skip if lost.kind is Kind.UNSUPPORTED else unknown
-        return kind(f"who uses the GPUs could not be read: {lost}", subject=USED)
-    held = [gpu.uuid for gpu in here if gpu.mig is False and (gpu.memory_used or 0) > HELD and not gpu.processes]
+    if served or environ.get(MPS):
+        return skip("an MPS server shares the GPUs", subject=USED)
+    return _seen_free(gpus, users, here)
+
+
+def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:
+    """No process was seen on them: whether there can be one all the same."""
+    pairs = gpus.of_the_job or ()
+    if not pairs:
+        return skip("libcuda shows the job no GPU", subject=USED)
+    if strange := [seen.uuid for seen, gpu in pairs if gpu is None or isinstance(gpu.mig, Unavailable)]:
+        return unknown(f"NVML does not tell whose GPU {strange[0]} is: who uses it could not be read", subject=USED)
+    held = [gpu.uuid for gpu in here if (gpu.memory_used or 0) > HELD and not gpu.processes]
     if held:
         why = "no process explains it" if users.initial_pids else "this PID namespace does not show by whom"
         return unknown(
             f"memory of {', '.join(map(str, held))} is in use, and {why}", subject=USED, how="nvidia-smi; fuser -v /dev/nvidia*"
         )
+    lost = [one for gpu in here if isinstance(one := gpu.processes, Unavailable)]
+    if not users.initial_pids:  # of other PID namespaces NVML names no process: there memory alone tells
+        blind = missing(*(gpu.memory_used for gpu in here if not isinstance(gpu.processes, Unavailable)))
+        if blind is not None:
+            return unknown(f"this PID namespace does not show who uses the GPUs, nor does their memory: {blind}", subject=USED)
+    if lost:
+        real = [one for one in lost if one.kind is not Kind.UNSUPPORTED]
+        return (unknown if real else skip)(f"who uses the GPUs could not be read: {(real or lost)[0]}", subject=USED)
+    if not here:
+        return skip("GPUs in MIG mode: NVML tells the processes of all their instances", subject=USED)
     return ok("nobody else computes on the job's GPUs", subject=USED)

@@ -7,7 +7,7 @@ shows them.  Each communicator of a rank has a pool of its own, unless it shares
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from netdoctor.api import (
@@ -33,6 +33,7 @@ from netdoctor.api import (
     fail,
     fix_container,
     hcas,
+    if_it_starts_more,
     job_torch,
     layers,
     missing,
@@ -103,7 +104,7 @@ def shared_memory(
     if not vantage.job_environment:
         yield unknown(f"/dev/shm is the container's own, and this is {vantage.elsewhere}", how=FROM_JOB)
         return
-    run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_here
+    run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_most
     if run is None and isinstance(torch, Finding):
         yield torch
         return
@@ -114,7 +115,8 @@ def shared_memory(
         text = "an all-reduce did not get its shared memory"
         yield fail(text, why=STOPS, how=LOOK, fix=fix_container(vantage, "shm"), ranks=refused.experiment.ranks)
     elif isinstance(nodes, Unavailable) or not ranks:
-        why = missing(nodes, environ.launcher) or "no GPU is seen"
+        lost = missing(nodes, environ.launcher)
+        why = "no GPU is seen" if lost is None else str(lost)
         yield unknown(f"how many ranks start here could not be told: {why}", how=RUN)
     elif isinstance(version, Unavailable):
         yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)
@@ -126,6 +128,9 @@ def shared_memory(
         must = not spared and (nodes > 1 or _connects_at_start(version, environ))
         need = Need(version, ranks, job.communicators)
         found = _by_the_figures(need, kernel, must, missing(gpus.visible), vantage)
+        if found.status is Status.FAIL and job.ranks_here and job.ranks_here < ranks:
+            few = _by_the_figures(replace(need, ranks=job.ranks_here), kernel, must, missing(gpus.visible), vantage)
+            found = few if few.status is Status.FAIL else if_it_starts_more(found, job)
         if found.status is Status.PASS and lost is not None:
             found = unknown(f"{found.message}; what the all-reduce showed could not be read: {lost}", how=RUN)
         yield found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.api import (
+    STATE_RANKS,
     Environ,
     Finding,
     Fix,
@@ -23,6 +24,7 @@ from netdoctor.api import (
     cost,
     fail,
     fix_sysctl,
+    if_it_starts_more,
     missing,
     nccl_param,
     nccl_ports,
@@ -35,7 +37,6 @@ RANGE, RESERVED = "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_po
 # (net/ipv4/inet_connection_sock.c).  The second leaves 28028 and 29500 alone, with the third they are reserved.
 WIDER = (nccl_ports.DEFAULT_RANGE, (30000, 65535), (10240, 65535))
 MANY_RANKS = 256  # more than any node has GPUs or a Gloo job has ranks per node; for where the number is not known
-RANKS = "job: {ranks_per_node: …} in the configuration"
 HERE = "look from the job's own network namespace (netdoctor run -- …): a new one starts at 32768 60999, whatever the node has"
 Services = Mapping[int, str]  # port -> what binds it
 OWN_NETWORK = ("veth", "macvlan", "ipvlan", "netkit")  # what a container of its own network namespace has as its interface
@@ -52,6 +53,7 @@ class Range:
     job: Intent
     ranks: int | None
     need: nccl_ports.Listeners
+    certain: int  # listeners of the ranks that start in any case
     guard: Services  # what a wider range must leave alone
 
     @property
@@ -93,11 +95,12 @@ def port_range(
     if isinstance(ports.low, Unavailable) or isinstance(ports.high, Unavailable):
         yield unknown(f"{RANGE} could not be read: {ports.low}", subject="listeners")
         return
-    version, ranks = nccl.version or None, job.ranks_here
+    version, ranks = nccl.version or None, job.ranks_most
     need = nccl_ports.listeners(ranks or MANY_RANKS, job.communicators, job.gloo_groups, version)
+    certain = nccl_ports.listeners(job.ranks_here or MANY_RANKS, job.communicators, job.gloo_groups, version).total
     services = _services(net, environ, version)
     guard = {**services, **({net.master_port: "MASTER_PORT"} if net.master_port else {})}
-    span = Range(ports.low, ports.high, ports, vantage, job, ranks, need, guard)
+    span = Range(ports.low, ports.high, ports, vantage, job, ranks, need, certain, guard)
     yield _listeners(span)
     yield from _connections(span, environ)
     yield from _service_ports(span, net, services)
@@ -121,12 +124,13 @@ def _listeners(span: Range) -> Finding:
             ("Gloo", need.gloo),
         )
         words = ", ".join(f"{name} {count}" for name, count in parts if count)
-        return fail(
+        found = fail(
             f"{need.total} listeners must bind at once ({words}), and {span.text}",
             expected=f"at least {need.total} ports in {RANGE} that are neither reserved nor taken",
             fix=span.wider(need.total),
             **said,
         )
+        return found if span.free < span.certain else if_it_starts_more(found, span.job)
     if (lost := missing(ports.reserved, ports.listening)) is not None:
         return unknown(f"which ports are taken could not be read: {lost}", **said)
     if (lost := missing(span.job.nodes)) is not None:
@@ -134,7 +138,7 @@ def _listeners(span: Range) -> Finding:
     if not span.vantage.job_network:
         return unknown(f"{span.text} here, {span.vantage.network_elsewhere}", how=HERE, **said)
     if ranks is None and span.free < need.total:
-        return unknown(f"{span.text}; how many ranks run on this node is not known", how=RANKS, **said)
+        return unknown(f"{span.text}; how many ranks run on this node is not known", how=STATE_RANKS, **said)
     who = f"of {ranks} rank{'s' * (ranks > 1)}" if ranks else f"of up to {MANY_RANKS} ranks"
     narrow = span.high - span.low < nccl_ports.DEFAULT_RANGE[1] - nccl_ports.DEFAULT_RANGE[0]
     note = f"{RANGE} is narrower than the kernel's default (32768 60999); every other program shares it"
@@ -166,10 +170,10 @@ def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
         return
     if ranks is None:
         text = f"whether connections from other nodes find ports: {span.text}; how many ranks run on this node is not known"
-        yield unknown(text, subject="connections", how=RANKS, nodes=nodes)
+        yield unknown(text, subject="connections", how=STATE_RANKS, nodes=nodes)
         return
     every = "all-to-all without PXN: a connection from every remote rank to every local one"
-    yield fail(
+    found = fail(
         f"about {kept} connections from other nodes keep a port each, beside {need} listeners; {span.text}",
         subject="connections",
         loss=cost.SOMETIMES,
@@ -182,6 +186,9 @@ def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
         estimate=kept,
         all_to_all=job.all_to_all,
     )
+    few = job.ranks_here or here
+    least = nccl_ports.kept_by_connections(few, few * nodes, job.communicators, all_to_all=job.all_to_all, pxn=pxn)
+    yield found if span.free < span.certain + least else if_it_starts_more(found, job)
 
 
 def _services(net: Net, environ: Environ, version: Version | None) -> Services:

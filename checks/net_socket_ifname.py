@@ -239,7 +239,7 @@ def _judge(
         return unknown(f"NCCL takes {name}, which is not among this namespace's interfaces", subject="NCCL", **evidence)
     evidence = {**evidence, "interface": name, "address": ip}
     better = interfaces.candidates(seen.net, besides=link.name)
-    meant, several = "NCCL_SOCKET_IFNAME" in settings, seen.intent.others is not False
+    meant, several = interfaces.meant(settings), seen.intent.others is not False
     wrong = interfaces.fault(link, ip, better, seen.net, several=several, named=meant)
     here = not link.up or any(one.ip == ip and "dadfailed" in one.flags for one in link.addresses)  # no job can bind it
     if wrong and (here or several):
@@ -290,7 +290,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
     if isinstance(picks, Unavailable) or len(picks) < 2:
         return
     links = [link for pick in picks if (link := seen.net.link(pick.interface))]
-    stray = [link.name for link in links if interfaces.stays(seen.net, link, named="NCCL_SOCKET_IFNAME" in settings)]
+    stray = [link.name for link in links if interfaces.stays(seen.net, link, named=interfaces.meant(settings))]
     outer = [link for link in links if link.name not in stray]
     names = ", ".join(link.name for link in links)
     speeds = {link.name: link.speed_mbps for link in outer if link.speed_mbps}

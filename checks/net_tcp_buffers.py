@@ -9,7 +9,9 @@ from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
+    SOCKET,
     Baseline,
+    CommonRun,
     Environ,
     Expected,
     Finding,
@@ -91,8 +93,12 @@ def tcp_buffers(
             yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
             return
         on, trip = partial(tcp_window.Sockets, window=window, environ=environ, carrier=data.why), _round_trip(net, expected)
+        runs = (baseline.run, *(paths.runs or ()))
+        measured = any(isinstance(run, CommonRun) and run.finished and transport.shown_network(run) == SOCKET for run in runs)
+        unmeasured = intent.others is True and not measured
         for one in _links(net, environ, version):
-            yield between_nodes(one if isinstance(one, Finding) else _judge(on(one), trip, vantage), intent)
+            found = one if isinstance(one, Finding) else _judge(on(one), trip, vantage, unmeasured=unmeasured)
+            yield between_nodes(found, intent)
 
 
 def _congestion(kernel: Kernel) -> Iterator[Finding]:
@@ -122,7 +128,7 @@ def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Find
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
         return
     links = [link for pick in picks if (link := net.link(pick.interface))]
-    named = "NCCL_SOCKET_IFNAME" in known
+    named = interfaces.meant(known)
     out = [link for link in links if not interfaces.stays(net, link, named=named)]
     if not out and not any(link.loopback for link in links):
         yield unknown("NCCL finds no interface that leaves this node for its sockets", how="see net.socket_ifname")
@@ -160,7 +166,7 @@ def _too_small(on: tcp_window.Sockets, segment: int) -> Finding | None:
     return fail(f"{on.bound}: {on.count} sockets do not fill the slowest link, of 1 Gb/s", loss=loss)
 
 
-def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage) -> Finding:
+def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasured: bool) -> Finding:
     name, enough = on.link.name, on.enough
     if (small := _too_small(on, on.link.mtu - HEADERS)) is not None:
         return replace(small, subject=name, fix=_fix(vantage, on.window, DEFAULT), evidence=on.evidence)
@@ -188,6 +194,8 @@ def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage) -> Finding
         return unknown(f"{at}; {trip.unread}", how=MEASURE, **said)
     if not vantage.job_network:
         return unknown(f"{at}; {vantage.network_elsewhere}", how=FROM_JOB, **said)
+    if unmeasured and trip.ms is None and enough < WIDE_MS:
+        return unknown(f"{at}; the round trip to the other nodes was not measured", how=MEASURE, **said)
     farther = trip.ms is None and enough < WIDE_MS
     return ok(at, notes=[f"farther nodes need more; to have the round trip measured: {MEASURE}"] if farther else [], **said)
 

@@ -163,6 +163,9 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         **dict.fromkeys((Trouble.DEAD, Trouble.MEDIUM), system.mounts),
     }
     lost = missing(*(needs[what] for what in needs if what in past))
+    if Trouble.LOCKUP in past and system.uptime and any(event.second > system.uptime + STUCK for event in log.system):
+        shorter = Unavailable(Kind.NOT_READ, "/proc/uptime is shorter than the log: a container's (lxcfs)")
+        lost = missing(lost, shorter)
     if lost is not None:
         yield unknown(f"whether what the kernel said of errors still holds was not seen: {lost}", subject=LOG, how=how)
     elif log.begun is not True:
@@ -180,7 +183,7 @@ def _stuck(system: System) -> Iterator[tuple[str, str]]:
 
 def _lockups(system: System, events: Iterable[SystemEvent]) -> Iterator[tuple[str, str]]:
     for event in events:
-        if event.what is Trouble.LOCKUP and system.uptime and system.uptime - event.second < STUCK:
+        if event.what is Trouble.LOCKUP and system.uptime and abs(system.uptime - event.second) < STUCK:
             yield f"CPU {event.name}", f"CPU {event.name} is stuck in the kernel (soft lockup)"
 
 

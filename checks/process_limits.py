@@ -12,6 +12,7 @@ from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
+    STATE_RANKS,
     UNLIMITED,
     Baseline,
     Cap,
@@ -56,7 +57,6 @@ CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is u
 MEMORY_LEAST = 64 << 20
 MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as much for CUDA's context and torch
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
-RANKS = "state job.ranks_per_node: job: {ranks_per_node: N} in the configuration, or NETDOCTOR_JOB_RANKS_PER_NODE=N"
 WORKERS = "workers of a DataLoader are not counted"
 
 
@@ -70,14 +70,24 @@ class Need:
 
 @dataclass(frozen=True)
 class Here:
-    ranks: int
-    job: int  # ranks of the whole job
+    ranks: int  # as many as there may be
+    certain: int  # of these; a launcher's one task may be all, or start a rank for each GPU
+    job: int  # ranks of the whole job, as many as there may be
+    job_certain: int
     intent: Intent
     vantage: Vantage
 
     @property
     def who(self) -> str:
-        return f"{self.ranks} ranks" if self.ranks > 1 else "one rank"
+        return _ranks(self.ranks)
+
+    @property
+    def who_if_few(self) -> str:
+        return _ranks(self.certain)
+
+    @property
+    def whoever(self) -> str:
+        return self.who if self.certain == self.ranks else f"{self.certain} to {self.ranks} ranks (a launcher's one task here)"
 
     def judged(self, subject: str, cap: Cap, need: Need, flag: str, what: str) -> Finding:
         """One limit; `what` has a place for a figure."""
@@ -88,16 +98,20 @@ class Here:
         has = f"{name} leaves {what.format(_figure(subject, cap.most))}"
         if cap.most < need.least:
             cores = cost.less(cap.most, need.least, "cores that the main threads of these ranks need")
-            text = f"{has}; {self.who} must have {_figure(subject, need.least)} at least"
+            text = f"{has}; {self.who_if_few} must have {_figure(subject, need.least)} at least"
             return fail(text, fix=fix, loss=cores if subject == "cpu" else None, **said)
         if isinstance(cap.used, Unavailable):
             return unknown(f"{has}, and how many there are could not be read: {cap.used}", **said)
         if left < need.most:  # what is taken may be this very job's
             taken = ", and most of that is taken" if left < need.least else ""
-            text = f"{has}{taken}; {self.who} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
+            text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             return unknown(text, how=f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}", **said)
         notes = () if subject in ("cpu", "nofile") else (WORKERS,)
         return ok(f"{has}; {self.who} can do with {_figure(subject, need.most)}", notes=notes, **said)
+
+
+def _ranks(number: int) -> str:
+    return f"{number} ranks" if number > 1 else "one rank"
 
 
 def _figure(subject: str, value: float) -> str:
@@ -125,25 +139,26 @@ def limits(
         yield unknown(f"limits are the job's own, and this is {vantage.elsewhere}", how=FROM_JOB)
         return
     nodes = intent.count
-    if isinstance(nodes, Unavailable) or not intent.ranks_here:
-        lost = missing(nodes, environ.launcher) or "no GPU is seen"
-        yield unknown(f"how many ranks start here could not be told: {lost}", how=RANKS)
+    if isinstance(nodes, Unavailable) or not intent.ranks_here or not intent.ranks_most:
+        lost = missing(nodes, environ.launcher)
+        why = "no GPU is seen" if lost is None else str(lost)
+        yield unknown(f"how many ranks start here could not be told: {why}", how=STATE_RANKS)
         return
     # A container a rank shows one GPU: its limits are that rank's.
-    shown = len(gpus.visible or ()) or intent.ranks_here
-    ranks = intent.ranks_per_node or min(intent.ranks_here, shown)
-    here = Here(ranks, intent.ranks_here * nodes, intent, vantage)
+    shown = len(gpus.visible or ()) or intent.ranks_most
+    certain, ranks = (intent.ranks_per_node or min(count, shown) for count in (intent.ranks_here, intent.ranks_most))
+    here = Here(ranks, certain, intent.ranks_most * nodes, intent.ranks_here * nodes, intent, vantage)
     yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if nodes > 1 else 0, here)
-    tasks = Need(TASKS_LEAST * ranks, ranks * (TASKS_MOST + len(cpu.online or range(MANY))))
+    tasks = Need(TASKS_LEAST * certain, ranks * (TASKS_MOST + len(cpu.online or range(MANY))))
     yield _nproc(kernel.limit("nproc"), tasks, here)
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     for subject, caps, need, what in (
         ("pids", cgroups.pids, tasks, "{} processes and threads"),
-        ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * ranks, CORES_MOST * ranks), "{} cores"),
-        ("memory", cgroups.memory, Need(MEMORY_LEAST * ranks, MEMORY_MOST * ranks), "{}"),
+        ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * certain, CORES_MOST * ranks), "{} cores"),
+        ("memory", cgroups.memory, Need(MEMORY_LEAST * certain, MEMORY_MOST * ranks), "{}"),
     ):
         yield _cgroup(subject, caps, need, what, here, cgroups.hidden, ran)
-    yield from rdma_handles.judge(cgroups.rdma, ranks, intent)
+    yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
 
 
 def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
@@ -153,7 +168,7 @@ def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
     peers = here.job - 1
     # Gloo connects each pair of ranks (gloo/rendezvous/context.cc, connectFullMesh); by its own choice of a lazy one, later.
     gloo = peers * here.intent.gloo_groups
-    least = FILES_LEAST + (gloo if here.intent.by_gloo else 0)
+    least = FILES_LEAST + ((here.job_certain - 1) * here.intent.gloo_groups if here.intent.by_gloo else 0)
     of_nccl = nccl_ports.descriptors(here.ranks, sockets, peers if here.intent.all_to_all else 0)
     most = FILES_MOST + of_nccl * here.intent.communicators + gloo + here.job  # TCPStore: one a rank, at rank 0
     if limit == UNLIMITED:

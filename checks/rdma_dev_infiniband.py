@@ -19,6 +19,7 @@ from netdoctor.api import (
     Gpus,
     Intent,
     Kernel,
+    Libraries,
     Loss,
     Net,
     PathRun,
@@ -95,10 +96,11 @@ def dev_infiniband(
     intent: Intent,
     path: PathRun,
     names: DeviceNames,
+    libraries: Libraries,
 ) -> Iterator[Finding]:
     here = Here(rdma, gpus, net, environ, vantage, intent)
     found = _judged(here, pci, kernel, expected, path, names)
-    if (idle := transport.idle_hcas(intent)) is not None:  # what the site says that must be there is judged all the same
+    if (idle := transport.idle_hcas(intent, environ, libraries)) is not None:  # what the site says must be there is judged
         yield skip(f"{idle}: RDMA devices carry nothing")
         yield from (one for one in found if one.subject in SITE and one.status is not Status.SKIP)
     else:
@@ -216,7 +218,7 @@ def _given(
     uses those that open."""
     withheld = [one.device for one, state in states if state.step in (Step.NOT_MAPPED, Step.EPERM)]
     near = {one.device.name for one, _ in states}
-    like = [d for d in devices if d.name not in near and any(_alike(d, other) for other in withheld)]
+    like = [d for d in devices if d.name not in near and any(hcas.alike(d, other) for other in withheld)]
     spare = [(d, state) for d in like if (state := usable(d, here.rdma, here.net)).yes is True]
     if not withheld or len(spare) < len(withheld):
         return states
@@ -249,17 +251,16 @@ def _across(
         )
 
 
-def _alike(one: RdmaDevice, other: RdmaDevice) -> bool:
-    """Of one network as far as can be told: driver and link layer, and at least half the rate."""
-    ports = [hcas.active_ports(d) for d in (one, other)]
-    layers = [{p.link_layer for p in some} for some in ports]
-    return one.driver == other.driver and layers[0] == layers[1] and hcas.rate(one) >= hcas.rate(other) / 2
-
-
 def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here) -> Iterator[Finding]:
-    working = sum(state.yes is True for _, state in states)
+    good = [one for one, state in states if state.yes is True]
     needed = min(len(here.gpus.visible), len(states)) if here.gpus.visible else len(states)
-    loss = cost.less(working, needed, "rails of the job work") if working else cost.sockets()
+    gpus, served = (frozenset[str]().union(*(one.gpus for one in some)) for some in ((x for x, _ in states), good))
+    if not good:
+        loss = cost.sockets()
+    elif len(good) < needed:
+        loss = cost.less(len(good), needed, "rails of the job work")
+    else:
+        loss = cost.less(len(served), len(gpus), "GPUs have an RDMA device near them that works")
     for one, state in states:
         if state.yes is None:
             yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="netdoctor preflight as the job's user")
@@ -267,8 +268,12 @@ def _devices(states: list[tuple[hcas.Subject, Usable]], here: Here) -> Iterator[
             yield unknown(f"{state.text}; {one.why}", subject=one.device.name, how="is it a device of the job?")
         elif state.yes:
             yield _usable(one.device, one.why, here)
-        elif not working or working < needed:
+        elif len(good) < needed or one.gpus - served:
             yield _refused(one.device, one.why, state, here, loss)
+        elif not one.device.virtual_function and any(hcas.alike(one.device, other.device) for other in good):
+            # src/graph/topo.cc, ncclTopoGetLocalNet: channels take turns over all devices that are as near.
+            text = f"{state.text}; {one.why}, as others like it that work: NCCL spreads over all of them"
+            yield unknown(text, subject=one.device.name, how="is it meant to be left out?")
         # else: as many work as there are GPUs; this one is another's, or a spare
 
 

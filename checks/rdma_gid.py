@@ -17,6 +17,7 @@ from netdoctor.api import (
     Fix,
     Gpus,
     Intent,
+    Kernel,
     Kind,
     Libraries,
     Net,
@@ -38,6 +39,7 @@ from netdoctor.api import (
     missing,
     ok,
     parse_hcas,
+    rails,
     skip,
     transport,
     unknown,
@@ -60,8 +62,9 @@ def gid(
     baseline: Baseline,
     vantage: Vantage,
     intent: Intent,
+    kernel: Kernel,
 ) -> Iterator[Finding]:
-    if (idle := transport.idle_hcas(intent)) or (idle := hcas.nothing_for_nccl(pci, gpus)):
+    if (idle := transport.idle_hcas(intent, environ, libraries)) or (idle := hcas.nothing_for_nccl(pci, gpus)):
         yield skip(f"{idle}: RDMA devices carry nothing")
         return
     if isinstance(rdma.devices, Unavailable):
@@ -69,6 +72,11 @@ def gid(
         return
     own = environ if vantage.job_environment else environ.of_the_node
     setting = own.get("NCCL_IB_HCA")
+    hidden = pci.rdma if isinstance(pci.rdma, Unavailable) else set(pci.rdma) - set(rails.ethernet_alone(pci, kernel))
+    if not rdma.devices and (isinstance(hidden, Unavailable) or hidden or pci.unclassified):
+        text = "sysfs shows no RDMA device, PCI shows hardware or may have some: see rdma.dev_infiniband"
+        yield unknown(text, subject=SUBJECT, how=FROM_JOB)
+        return
     if rdma.devices and isinstance(setting, Unavailable):
         yield unknown(f"NCCL_IB_HCA could not be read: {setting}", subject=SUBJECT, how=FROM_JOB)
         return
@@ -93,7 +101,7 @@ def gid(
     if isinstance(wishes, Unavailable):
         yield unknown(f"NCCL's settings could not be read: {wishes}", subject=SUBJECT, how=FROM_JOB)
         return
-    rails = list[gids.Rail]()
+    found_rails = list[gids.Rail]()
     chosen = rdma.devices if choice is None else hcas.selected(rdma.devices, choice)  # unread, none is nearest to a GPU
     cards = [one for one in chosen if one.pci is not None and usable(one, rdma, net).yes is not False]
     lost = {one.name: why for one in cards if (why := gids.unread(one)) is not None}
@@ -101,14 +109,14 @@ def gid(
     for device, port in ((d, p) for d, p in ports if d.name not in lost):
         one = unsure[device.name] if device.name in unsure else gids.rail(device, port, wishes)
         if isinstance(one, gids.Rail):
-            rails.append(one)
+            found_rails.append(one)
         else:
             lost[device.name] = one
-    all_found = [*_judged(rails, wishes, net, vantage, bool(lost))]
+    all_found = [*_judged(found_rails, wishes, net, vantage, bool(lost))]
     if intent.others:
-        all_found += [_near(one) for one in rails if one.near and one.device.name not in {f.subject for f in all_found}]
+        all_found += [_near(one) for one in found_rails if one.near and one.device.name not in {f.subject for f in all_found}]
     all_found += [unknown(f"which GID NCCL takes is not known: {why}", subject=name, how=HOW) for name, why in lost.items()]
-    yield from (between_nodes(one, intent) for one in all_found or [_passed(rails, wishes, vantage)])
+    yield from (between_nodes(one, intent) for one in all_found or [_passed(found_rails, wishes, vantage)])
 
 
 def _no_port(devices: Sequence[RdmaDevice], active: Sequence[object], closed: Sequence[str]) -> Finding:

@@ -159,7 +159,7 @@ def gpudirect_rdma(
     own = pci.virtual_topology is not False or environ.get("NCCL_TOPO_FILE") not in (None, "")
     node = Node(used_nccl(libraries, baseline), kernel, gpus, environ, vantage, path.runs, 0, own, False, libraries.plugins)
     found = tuple(_judged(rdma, pci, node))
-    if (idle := transport.idle_hcas(intent)) is not None:  # what a run showed counts all the same
+    if (idle := transport.idle_hcas(intent, environ, libraries)) is not None:  # what a run showed counts all the same
         shown = [one for one in found if one.status is Status.PASS]
         yield from shown or [skip(f"{idle}: nothing goes from a GPU to an RDMA device")]
     else:

@@ -26,7 +26,7 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.gpu_health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL, GpuHealth, GpuState
 from netdoctor.facts.gpu_load import GpuLoad
 from netdoctor.facts.gpu_users import GpuUsers
-from netdoctor.facts.intent import STATE_NODES, Intent, Told, between_nodes
+from netdoctor.facts.intent import STATE_NODES, STATE_RANKS, Intent, Told, between_nodes, if_it_starts_more
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
@@ -43,7 +43,7 @@ from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.platform import Platform
-from netdoctor.facts.ranks import Ranks, masked
+from netdoctor.facts.ranks import Ranks, SeenRank, masked
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
     Baseline,
@@ -194,6 +194,7 @@ __all__ = [
     "POWER_BRAKE",
     "SOCKET",
     "STATE_NODES",
+    "STATE_RANKS",
     "SW_THERMAL",
     "UNLIMITED",
     "Accelerator",
@@ -269,6 +270,7 @@ __all__ = [
     "Run",
     "Said",
     "Scarce",
+    "SeenRank",
     "Selector",
     "Setting",
     "Severity",
@@ -311,6 +313,7 @@ __all__ = [
     "gids",
     "gpudirect",
     "hcas",
+    "if_it_starts_more",
     "ifname",
     "interfaces",
     "inventory",

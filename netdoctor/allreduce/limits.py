@@ -51,6 +51,10 @@ def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailabl
         return Unavailable(Kind.NOT_READ, "NCCL's log does not show the transport")
     if kinds == {"NET"}:
         return _port(experiment.path, log, rdma, pci)
+    if kinds == {"P2P"} and experiment.path.way is Way.BETWEEN_NODES:  # src/transport/p2p.cc: "via P2P/MNNVL"
+        joined = log is not None and all(via.detail in ("MNNVL", "MNNVL/read") for via in log.vias)
+        kind = Kind.UNSUPPORTED if joined else Kind.NOT_READ
+        return Unavailable(kind, "NVLink between nodes" if joined else "NCCL's log shows no way to another node")
     if kinds == {"P2P"}:
         return _between_gpus(experiment.gpus, gpus, pci)
     by = f"the data goes by {' and '.join(sorted(kinds))}"
@@ -119,6 +123,8 @@ def _between_gpus(ordinals: tuple[int, ...], gpus: Gpus, pci: Pci) -> Limit | Un
     pairs = gpus.of_the_job
     if isinstance(pairs, Unavailable):
         return Unavailable(Kind.NOT_READ, f"GPUs: {pairs}")
+    if not ordinals:
+        return Unavailable(Kind.NOT_READ, "which GPUs took part is not told")
     mine = [gpu for seen, gpu in pairs if seen.ordinal in ordinals]
     known = [gpu for gpu in mine if gpu is not None]
     if len(known) < len(ordinals):

@@ -188,6 +188,5 @@ _FIXES: Final = {
     Quantity.CLIQUE: ("give it the partition of the others", "nvidia-smi -q -i {} | grep -A6 Fabric"),
     Quantity.ECC: ("switch ECC as on the others, then reset it", "nvidia-smi -i {} -e 1", "nvidia-smi -i {} -r"),
     Quantity.PERSISTENCE: ("let the daemon keep all GPUs up", "systemctl enable --now nvidia-persistenced"),
-    Quantity.COMPUTE_MODE: ("give it the mode of the others", "nvidia-smi -i {} -c DEFAULT"),
     Quantity.FIRMWARE: ("update its firmware to that of the others", "mlxfwmanager --query", "ethtool -i INTERFACE"),
 }

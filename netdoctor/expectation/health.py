@@ -1,4 +1,6 @@
-"""Source: siblings, of the state of GPUs: power limit, ECC, modes and BAR1 as those of their model, and clocks under load."""
+"""Source: siblings, of the state of GPUs: power limit, ECC, persistence and BAR1 as those of their model, clocks under load.
+
+Not their compute mode: a batch system changes it for the GPUs of one job (LSF, `bsub -gpu mode=exclusive_process`)."""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from netdoctor.facts.gpu_load import GpuLoad, Load
 from netdoctor.model import Kind, Unavailable
 
 SAMPLES: Final = 3  # moments under load, before a clock says something
-MODES: Final = ("default", "exclusive thread", "prohibited", "exclusive process")  # nvmlComputeMode_t
-PROHIBITED: Final = 2
 MIB: Final = 1 << 20
 Has = dict[Quantity, Value | None | Unavailable]
 
@@ -31,7 +31,6 @@ def _part(gpu: GpuState) -> Part:
         Quantity.POWER: _known(gpu.power_limit, lambda milliwatts: milliwatts / 1000),
         Quantity.ECC: _known(gpu.ecc, _switch),
         Quantity.PERSISTENCE: _known(gpu.persistence, _switch),
-        Quantity.COMPUTE_MODE: _known(gpu.compute_mode, _mode),
         Quantity.BAR1: _known(gpu.bar1, lambda bar1: bar1[0] / MIB),
     }
     return Part(gpu.place, has, str(gpu.name) if gpu.name and gpu.mig is not True else "")
@@ -55,11 +54,6 @@ def _known(value: object, text: object) -> Value | None | Unavailable:
         return None if value.kind is Kind.UNSUPPORTED else value
     made: Value | None = text(value)  # type: ignore[operator]
     return made
-
-
-def _mode(mode: int) -> Value | None:
-    """None: a prohibited one is wrong by itself, whatever the others have."""
-    return None if mode == PROHIBITED else MODES[mode] if 0 <= mode < len(MODES) else str(mode)
 
 
 def _switch(on: bool) -> str:

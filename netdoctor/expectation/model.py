@@ -55,7 +55,6 @@ class Quantity(Enum):
     POWER = ("power limit", "{:g} W", True)
     ECC = ("ECC", "{}", False)
     PERSISTENCE = ("persistence mode", "{}", False)
-    COMPUTE_MODE = ("compute mode", "{}", False)
     CLIQUE = ("NVLink fabric", "{}", False)
     BAR1 = ("BAR1", "{:.0f} MiB", True)
 

@@ -60,8 +60,10 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
     read, Unavailable: with less evidence another device might seem to be one.
     """
     devices, gpus = rdma.devices, gpu_devices(pci)
-    if isinstance(devices, Unavailable) or isinstance(gpus, Unavailable):
-        return missing(devices, gpus) or Unavailable(Kind.NOT_READ)
+    if isinstance(devices, Unavailable):
+        return devices
+    if isinstance(gpus, Unavailable):
+        return gpus
     hardware = tuple(d for d in devices if d.pci is not None)
     if (lost := _unsure(hardware, gpus, pci)) is not None:
         return lost

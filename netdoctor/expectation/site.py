@@ -111,10 +111,10 @@ def _rate(nics: list[dict[str, Any]], number: int | None | Unavailable, least: f
     best, lost = list[float](), None
     for nic in nics:
         ports = _rows(nic.get("ports"))
-        lost = lost or (_why(nic.get("ports")) if ports is None else None)
+        lost = missing(lost, _why(nic.get("ports")) if ports is None else None)
         rates = [port.get("rate_gbps") for port in ports or () if port.get("state") == "ACTIVE"]
         best.append(max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0))
-        lost = lost or next((_why(rate) for rate in rates if not isinstance(rate, int | float)), None)
+        lost = missing(lost, *(_why(rate) for rate in rates if not isinstance(rate, int | float)))
     counted = number if isinstance(number, int) and number else 1
     slowest = min(sorted(best, reverse=True)[:counted], default=0.0)
     return lost if lost is not None and slowest < least else slowest

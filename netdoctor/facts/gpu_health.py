@@ -18,6 +18,7 @@ HW_SLOWDOWN: Final = 0x8
 SW_THERMAL: Final = 0x20
 HW_THERMAL: Final = 0x40
 POWER_BRAKE: Final = 0x80
+EXCLUSIVE: Final = (1, 3)  # nvmlComputeMode_t: one thread, one process
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,10 @@ class GpuHealth(Fact):
 
     gpus: tuple[GpuState, ...] | Unavailable
     pairs: tuple[Pair, ...] | Unavailable = field(default=Unavailable(Kind.NOT_READ, "P2P"))
+
+    def exclusive(self, uuid: str | Unavailable) -> bool:
+        """Whether NVML says of this GPU that one process alone may compute on it."""
+        return any(gpu.uuid == uuid and gpu.compute_mode in EXCLUSIVE for gpu in self.gpus or ())
 
 
 def probe(host: Host) -> GpuHealth | Unavailable:

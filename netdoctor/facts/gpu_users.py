@@ -15,6 +15,7 @@ from netdoctor.textsafe import line, listed
 
 MAX_ASKED: Final = 64  # processes
 MAX_NAMED: Final = 3  # in one message
+_MPS: Final = "nvidia-cuda-mps"  # nvidia-cuda-mps-server; the kernel keeps 15 characters of a name (TASK_COMM_LEN)
 _UNKILLABLE: Final = {"zombie": "ended", "disk-sleep": "stuck in the kernel"}  # psutil's words
 
 
@@ -26,6 +27,7 @@ class GpuUsers(Fact):
     # Of them those that have ended or stand in the kernel, where no signal reaches them (states Z and D of proc_pid_stat(5)).
     unkillable: frozenset[int] = frozenset()
     initial_pids: bool = False  # NVML's numbers are those of this PID namespace, so that it names whoever is there
+    servers: frozenset[int] = frozenset()  # of them MPS servers, by which several jobs share a GPU on purpose
 
     def of(self, gpu: Gpu) -> str:
         """Who is on a GPU; how many, where nothing names them."""
@@ -52,7 +54,8 @@ def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
         return told
     rows = {pid: told.get(str(pid)) if isinstance(told, dict) else None for pid in asked}
     stuck = frozenset(pid for pid, one in rows.items() if _unkillable(one) is not None)
-    return GpuUsers({pid: described(pid, one) for pid, one in rows.items()}, stuck, True)
+    servers = frozenset(pid for pid, one in rows.items() if isinstance(one, dict) and str(one.get("name")).startswith(_MPS))
+    return GpuUsers({pid: described(pid, one) for pid, one in rows.items()}, stuck, True, servers)
 
 
 def _unkillable(told: Any) -> str | None:

@@ -20,6 +20,9 @@ from netdoctor.host.base import Host, mapping
 from netdoctor.model import Finding, Kind, Status, Unavailable, Word, missing
 
 JOB: Final = tuple(name.partition(".")[2] for name in KEYS if name.startswith("job."))
+STATE_RANKS: Final = (
+    "state job.ranks_per_node: job: {ranks_per_node: N} in the configuration, or NETDOCTOR_JOB_RANKS_PER_NODE=N"
+)
 STATE_NODES: Final = "state job.nodes: job: {nodes: N} in the configuration, or NETDOCTOR_JOB_NODES=N"
 
 
@@ -53,6 +56,7 @@ class Intent(Fact):
     told: Told = Told.NOTHING
     why: str = "nothing says how many nodes the job has"
     ranks_here: int | None = None  # on this node: as configured, as the launcher says, or one per GPU that is seen
+    ranks_most: int | None = None  # the same, but that a launcher's only task may start one per GPU that it sees
     communicators: int = 1  # NCCL communicators alive at once per rank
     gloo_groups: int = 1
     by_gloo: bool = False  # the configuration says that Gloo is used; else a job may do without it, by NCCL alone
@@ -105,6 +109,19 @@ def between_nodes(found: Finding, intent: Intent) -> Finding:
     return found
 
 
+def if_it_starts_more(found: Finding, intent: Intent) -> Finding:
+    """A fault for as many ranks as there may be, where fewer are certain: those would do."""
+    return replace(
+        found,
+        status=Status.UNKNOWN,
+        message=f"{found.message}: a fault if the launcher's one task here starts {intent.ranks_most} ranks, as torchrun does",
+        how=STATE_RANKS,
+        severity=None,
+        cure=None,
+        perhaps=found,
+    )
+
+
 def probe(host: Host, environ: Environ, net: Net, gpus: Gpus, expected: Expected) -> Intent | Unavailable:
     """From ``job:`` of the configuration, the launcher's variables, MASTER_ADDR and the GPUs that are seen."""
     given = section(host, "job")
@@ -123,11 +140,14 @@ def infer(given: Mapping[str, Any], environ: Environ, net: Net, gpus: Gpus, expe
     given = dict(given)
     nodes, ranks = given.pop("nodes", None), given.pop("ranks_per_node", None)
     seen = gpus.visible
+    here = ranks or _ranks_here(environ.launcher, gpus)
+    one_task = not ranks and not isinstance(environ.launcher, Unavailable) and environ.launcher.one_task
     intent = Intent(
         **given,
         by_gloo=bool(given.get("gloo_groups")),
         ranks_per_node=ranks,
-        ranks_here=ranks or _ranks_here(environ.launcher, gpus),
+        ranks_here=here,
+        ranks_most=max(here, len(seen or gpus.all or ())) if one_task and here else here,
         gpus=seen if isinstance(seen, Unavailable) else tuple(one.uuid for one in seen),
         network=_network(environ, expected),
         by_site=isinstance(expected.transport, str),
@@ -186,7 +206,10 @@ def _count(nodes: int) -> str:
 def _ranks_here(launcher: Launcher | Unavailable, gpus: Gpus) -> int | None:
     if isinstance(launcher, Unavailable):
         return None
-    return launcher.local_world or len(gpus.visible or gpus.all or ()) or None
+    seen = len(gpus.visible or gpus.all or ())
+    if launcher.one_task and not seen and missing(gpus.visible, gpus.all) is not None:
+        return None  # it may start one for each of the GPUs that could not be counted
+    return launcher.local_world or seen or None
 
 
 def _network(environ: Environ, expected: Expected) -> str | None | Unavailable:

@@ -149,7 +149,9 @@ def probe(host: Host, gpus: Gpus) -> KernelLog | Unavailable:
         found = Unavailable(Kind.NOT_READ, "no GPU of which it would tell")
     own: list[Any] | Unavailable = value(got.get("system"), list, "lines of the kernel")
     system = own if isinstance(own, Unavailable) else troubles(own)
-    return KernelLog(found, value(got.get("complete"), bool, "whether the log is whole"), system, str(got.get("source", "")))
+    begun = value(got.get("complete"), bool, "whether the log is whole")
+    whole = begun and not got.get("left_out")  # of very many lines the helper tells the newest
+    return KernelLog(found, whole if begun else begun, system, str(got.get("source", "")))
 
 
 def troubles(lines: list[Any]) -> tuple[SystemEvent, ...]:

@@ -34,6 +34,11 @@ class Launcher:
         return self.name in ("torchrun", "trainjob", "accelerate", "deepspeed")
 
     @property
+    def one_task(self) -> bool:
+        """It started a single task here, which may well be torchrun, and that starts a rank for each GPU it sees."""
+        return self.local_world == 1 and not self.by_options and not self.of_gpus and self.name not in (None, "env")
+
+    @property
     def several(self) -> bool:
         """What it set says that there is more than this node."""
         beyond = self.name == "pals" and (self.node_rank or 0) > 0  # it counts nodes and says no sum

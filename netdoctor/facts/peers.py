@@ -34,7 +34,9 @@ class Peer:
 
     @property
     def routed(self) -> bool | Unavailable:
-        """Whether the kernel has a route to its addresses; False where it has none to any."""
+        """Whether the kernel has a route to one of its addresses: a name may have an IPv6 one on a node without IPv6."""
+        if any(not isinstance(one, Unavailable) for one in self.routes.values()):
+            return True
         lost = [one for one in self.routes.values() if isinstance(one, Unavailable)]
         if lost and len(lost) == len(self.routes) and all(one.kind == Kind.ABSENT for one in lost):
             return False

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from netdoctor.environment import Role, named
 from netdoctor.facts.base import Fact
+from netdoctor.facts.cpu import cpu_list
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.host.base import Host, mapping, question, value
@@ -25,6 +26,9 @@ _JOB: Final = (
 QUESTION: Final = question("ranks", local=",".join(named(Role.LOCAL_RANK)), job=",".join(_JOB))
 
 
+_UNSEEN: Final = Unavailable(Kind.NOT_RECORDED, "Cpus_allowed_list of another rank")
+
+
 @dataclass(frozen=True)
 class SeenRank:
     """One rank that runs on this node now."""
@@ -33,6 +37,7 @@ class SeenRank:
     local_rank: int
     mask: str | None  # CUDA_VISIBLE_DEVICES; None: not set
     same: bool  # its numbers of GPUs mean the same: it is in this process's cgroup
+    cpus: frozenset[int] | Unavailable = _UNSEEN  # Cpus_allowed_list
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ def _rank(one: dict[str, Any]) -> SeenRank | None:
     pid, local, mask, same = (one.get(name) for name in ("pid", "local_rank", "mask", "same"))
     if type(pid) is not int or type(local) is not int or not isinstance(mask, str | None) or not isinstance(same, bool):
         return None
-    return SeenRank(pid, local, mask, same)
+    cpus = one.get("cpus")
+    return SeenRank(pid, local, mask, same, cpu_list(cpus, "Cpus_allowed_list") if isinstance(cpus, str) else _UNSEEN)
 
 
 def masked(mask: str | None, gpus: Gpus) -> tuple[str, ...]:

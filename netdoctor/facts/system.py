@@ -29,6 +29,7 @@ BROKEN: Final = {
     "EUCLEAN": "is damaged",
     "ESTALE": "is one that its server no longer has",
 }
+DIED: Final = 1 << 7  # TAINT_DIE
 _FULL: Final = frozenset({"", "ENOSPC", "EDQUOT"})
 
 
@@ -158,15 +159,35 @@ def _mounts(host: Host) -> tuple[Mounted, ...] | Unavailable:
     return tuple(Mounted(device, tuple(some), device in dead) for device, some in points.items())
 
 
+def _silent(host: Host) -> float | None:
+    """Second of the log since when the kernel would have said again that a task is blocked; None: it may say no more.
+
+    It does so each time it looks, a timeout apart at most, until kernel.hung_task_warnings has counted down to 0
+    (check_hung_task, kernel/hung_task.c).  The log's clock is not steered by NTP, which adds up to 500 ppm to that of
+    /proc/uptime (MAXFREQ, include/linux/timex.h).
+    """
+    left, timeout = (read_int(host, f"/proc/sys/kernel/hung_task_{name}") for name in ("warnings", "timeout_secs"))
+    uptime, tainted = _uptime(host), read_int(host, "/proc/sys/kernel/tainted")
+    if isinstance(uptime, Unavailable) or isinstance(tainted, Unavailable) or tainted & DIED:  # nor after an oops
+        return None
+    if not left or not timeout:
+        return None
+    return uptime * (1 - 500e-6) - 3 * timeout
+
+
 def _stuck(host: Host, log: KernelLog, vantage: Vantage) -> tuple[str, ...] | Unavailable:
-    """A task that was blocked for minutes and has gone on since is well: /proc says what it does now."""
+    """A task that was blocked for minutes and has gone on since is well: /proc says what it does now, and a log that does not
+    say it again that it went on."""
     if isinstance(log.system, Unavailable):
         return log.system
-    hung = [event.name for event in log.system if event.what is Trouble.HUNG]
+    hung = [event for event in log.system if event.what is Trouble.HUNG]
+    if hung and (since := _silent(host)) is not None:
+        hung = [event for event in hung if event.second >= since]
     if hung and not vantage.initial_pids:
         return Unavailable(Kind.NOT_READ, "the log's numbers are not those of this PID namespace")
     found = []
-    for one in hung:
+    for event in hung:
+        one = event.name
         name, _, pid = one.rpartition(":")
         got = matching(host, f"/proc/{pid}/stat", r"\d+ \((.{0,64})\) (\w)")  # proc_pid_stat(5)
         # The kernel's own workers change their names as they work (wq_worker_comm).

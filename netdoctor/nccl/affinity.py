@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from netdoctor.facts.cpu import Node
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.nccl_version import parse
 from netdoctor.facts.net import Link
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.ranks import SeenRank, masked
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import RankResult, Run
 from netdoctor.model import Kind, Unavailable
@@ -61,6 +63,20 @@ def hca_node(gpu: hcas.GpuPlace, rdma: Rdma, pci: Pci) -> int | None:
     kind, near = hcas.nearest(gpu, rdma.devices, pci)
     node = near[0].numa_node
     return node if kind and isinstance(node, int) and node >= 0 else None
+
+
+def place_of(rank: SeenRank, places: Sequence[hcas.GpuPlace], gpus: Gpus, pci: Pci) -> hcas.GpuPlace | Unavailable:
+    """The GPU that another rank of this node takes: its only one, or that of its number on the node (LOCAL_RANK)."""
+    has = masked(rank.mask, gpus)
+    uuid = has[0] if len(has) == 1 else has[rank.local_rank] if rank.local_rank < len(has) else None
+    if not rank.same or uuid is None:
+        return Unavailable(Kind.NOT_READ, "which GPU it has is its own cgroup's to say")
+    shown = next((one for one in places if one.visible is not None and one.visible.uuid == uuid), None)
+    gpu = next((one for one in gpus.all or () if one.uuid == uuid), None)
+    if shown is not None or gpu is None:
+        return shown or Unavailable(Kind.NOT_READ, f"NVML does not show {uuid}")
+    where = gpu.pci if isinstance(gpu.pci, Unavailable) else pci.at(gpu.pci)
+    return hcas.GpuPlace(f"GPU {gpu.pci or uuid}", None, where, None, gpu)
 
 
 def rank_with(gpu: hcas.GpuPlace, run: Run | None) -> RankResult | None:

@@ -173,7 +173,7 @@ def unread(device: RdmaDevice) -> Unavailable | None:
     """Why it is not known whether the device is a RoCE rail, and of which siblings."""
     live = [p for p in device.ports or () if not p.state or (p.state == "ACTIVE" and p.link_layer != "InfiniBand")]
     lost = missing(device.ports, *(x for p in live for x in (p.state, p.link_layer, p.rate_gbps)))
-    return lost or (missing(device.driver) if live else None)
+    return missing(lost, device.driver if live else None)
 
 
 def usual(grades: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
@@ -187,10 +187,18 @@ def same_address(one: Rail, other: Rail) -> bool:
     return bool(one.gid and other.gid and one.gid.value == other.gid.value and one.netdev and one.netdev != other.netdev)
 
 
+# Interfaces that no RDMA port is below, though one may have the name of the port's own in another namespace.
+WITHOUT_HARDWARE: Final = frozenset({"veth", "netkit", "dummy", "tun", "wireguard"})
+
+
 def not_its_address(rail: Rail, net: Net) -> bool:
-    """The interface of that name is here, and has other IPv4 addresses than the GID's: it is another namespace's."""
+    """The interface of that name is here, and is not the GID's: it has other addresses, or no hardware below it (a pod's
+    eth0 beside the host's)."""
     where, link = address(rail.gid) if rail.gid else None, net.link(rail.netdev) if rail.netdev else None
-    if not where or where.version != IPV4 or not link:
+    if not where or not link:
         return False
-    own = {one.ip for one in link.addresses or () if ":" not in one.ip}
-    return bool(own) and str(where) not in own
+    own = {ipaddress.ip_address(one.ip.partition("%")[0]) for one in link.addresses or ()}
+    if link.kind in WITHOUT_HARDWARE:  # but for a port in software (rxe), which has its addresses
+        return where not in own
+    own = {one for one in own if one.version == where.version and not one.is_link_local}
+    return bool(own) and not where.is_link_local and where not in own

@@ -73,6 +73,12 @@ def rate(device: RdmaDevice) -> float:
     return max((p.rate_gbps for p in active_ports(device) if isinstance(p.rate_gbps, float | int)), default=0.0)
 
 
+def alike(one: RdmaDevice, other: RdmaDevice) -> bool:
+    """Of one network as far as can be told: driver and link layer, and at least half the rate."""
+    layers = [{p.link_layer for p in active_ports(d)} for d in (one, other)]
+    return one.driver == other.driver and layers[0] == layers[1] and rate(one) >= rate(other) / 2
+
+
 def selected(devices: Iterable[RdmaDevice], choice: Selector) -> tuple[RdmaDevice, ...]:
     """The devices of which NCCL_IB_HCA takes a port."""
     return tuple(d for d in devices if any(choice.takes(d.name, n) for n in _numbers(d)))
@@ -235,6 +241,7 @@ class Subject:
     device: RdmaDevice
     why: str
     certain: bool  # False: what would tell the job's devices from others could not be read
+    gpus: frozenset[str] = frozenset()  # labels of those that it is nearest to
 
 
 def subjects(
@@ -268,8 +275,9 @@ class _Claim(NamedTuple):
     """One GPU whose device this may be."""
 
     device: str
-    gpu: str
+    gpu: str  # with its distance, for people
     sure: bool
+    label: str = ""
 
 
 def _claims(gpu: GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterator[_Claim]:
@@ -277,22 +285,24 @@ def _claims(gpu: GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterato
     live = tuple(d for d in devices if active_ports(d) or not ports_read(d))
     if kind and _through_cpu(kind) and live and not set(near) & set(live):
         # NCCL passes over ports that are not ACTIVE; behind no common switch they may be another network's.
-        yield from (_Claim(device.name, f"{gpu.label} ({kind})", False) for device in near)
+        yield from (_Claim(device.name, f"{gpu.label} ({kind})", False, gpu.label) for device in near)
         kind, near = nearest(gpu, live, pci)
     for device in near:
         sure = bool(kind) and (len(near) == 1 or rates_read(device))
-        yield _Claim(device.name, f"{gpu.label} ({kind})" if kind else gpu.label, sure)
+        yield _Claim(device.name, f"{gpu.label} ({kind})" if kind else gpu.label, sure, gpu.label)
     most = max(map(rate, near), default=0.0)
     if kind and set(near) & set(live) and any(rate(d) > most for d in devices):
         faster = used(gpu, devices, pci, _ANY_VERSION)
         words = f"{gpu.label} ({faster.kind}, faster)"
-        yield from (_Claim(d.name, words, True) for d in faster.devices if faster.certain and rate(d) > most)
+        yield from (_Claim(d.name, words, True, gpu.label) for d in faster.devices if faster.certain and rate(d) > most)
 
 
 def _subject(device: RdmaDevice, claims: Sequence[_Claim]) -> Subject:
     certain = any(claim.sure for claim in claims)
     words = "nearest to " if certain else "perhaps the HCA of "
-    return Subject(device, words + ", ".join(claim.gpu for claim in claims), certain)
+    return Subject(
+        device, words + ", ".join(claim.gpu for claim in claims), certain, frozenset(claim.label for claim in claims)
+    )
 
 
 def nothing_for_nccl(pci: Pci, gpus: Gpus) -> str:

@@ -39,12 +39,19 @@ def inside_node(net: Net, link: Link) -> bool:
     return link.kind in INSIDE_KINDS or link.name.startswith(INSIDE_NAMES)
 
 
+def meant(settings: Mapping[str, str]) -> bool:
+    """Whether the job names the interfaces of its sockets; a list of those to leave out (^) means none of what is left."""
+    value = settings.get("NCCL_SOCKET_IFNAME") or "^"
+    return not value.startswith("^")
+
+
 def stays(net: Net, link: Link, *, named: bool = False) -> bool:
     """Whether what goes by this interface stays in the node: the loopback, and a network of containers or a tunnel by which
-    nothing leads to another node.  A tunnel between hosts that the job names is the network that it means."""
+    nothing leads to another node.  What the job names is the network that it means: a tunnel between hosts, or the dummy that
+    carries a routed host's own address (BGP to the host)."""
     if link.loopback:
         return True
-    tunnel = link.kind in ("wireguard", "tun") or link.name.startswith(TUNNEL_NAMES)
+    tunnel = link.kind in INSIDE_KINDS or link.name.startswith(TUNNEL_NAMES)
     return inside_node(net, link) and link.name not in leading_out(net) and not (named and tunnel)
 
 

@@ -49,7 +49,8 @@ def log_of(run: Run | Unavailable | None) -> LogFacts | None:
 
 def _by_log(baseline: Baseline, paths: PathRun) -> Carrier | None:
     runs = (*((baseline.run,) if baseline.run else ()), *(paths.runs or ()))
-    logged = {log.net for run in runs if (log := log_of(run)) is not None and log.net}
+    logs = [log for run in runs if (log := log_of(run)) is not None]
+    logged = {log.net for log in logs if log.net and log.net_inferred is not NetSource.ERRORS}  # those show no more than a try
     if not logged:
         return None
     names = ", ".join(sorted(logged))
@@ -108,12 +109,15 @@ def needs_rdma(name: str) -> bool:
     return network_family(name) == "IB" or name.lower() == "efa"
 
 
-def idle_hcas(intent: Intent) -> str | None:
+def idle_hcas(intent: Intent, environ: Environ, libraries: Libraries) -> str | None:
     """Why the job sends nothing over RDMA devices of /sys/class/infiniband; None: it does, or may."""
     if intent.others is False:
         return intent.why
     meant = intent.network
-    return f"{meant} is meant to carry the data" if meant and sockets_meant(meant) else None
+    if meant and sockets_meant(meant):
+        return f"{meant} is meant to carry the data"
+    forced = _by_settings(environ, libraries)
+    return forced.why if forced and forced.sockets else None
 
 
 def sockets_meant(name: str) -> bool:

@@ -392,5 +392,9 @@ ROWS: Final = (
     # its bandwidth
     slow("GPUs that throttle", "kernel 55+ 100ms", machine="one-gpu"),
     slow("GPUs that throttle, by P2P", "kernel 55+ 100ms"),
-    slow("an HCA that crawls", "ibv_post_send 200+ 100ms", env={"CUDA_VISIBLE_DEVICES": "0"}),
+    slow(
+        "an HCA that crawls",
+        "ibv_post_send 200+ 100ms",
+        healthy={"gpus": [{"at": ["switch0", "0000:12:00.0", "0000:13:00.0"]}]},
+    ),
 )

@@ -73,7 +73,26 @@ def test_a_kind_that_could_not_be_read() -> None:
     ("addresses", "foreign"), [(("10.2.2.12",), False), (("10.9.9.9",), True), (("fe80::1",), False), ((), False)]
 )
 def test_an_interface_of_the_same_name_in_another_namespace(addresses: tuple[str, ...], foreign: bool) -> None:
+    assert not_its_address(taken(3, ALL), f.net(f.netlink_link("eth1", 2, *addresses))) is foreign
+
+
+def taken(index: int, values: tuple[str, ...]) -> Rail:
     device = f.hca(0)
-    link = f.netlink_link("eth1", 2, *addresses)
-    rail = Rail(device, (device.ports or ())[0], 3, table(*ALL)[3], False)
-    assert not_its_address(rail, f.net(link)) is foreign
+    return Rail(device, (device.ports or ())[0], index, table(*values)[index], False)
+
+
+@pytest.mark.parametrize(
+    ("index", "kind", "addresses", "foreign"),
+    [
+        (5, None, ("2001:db8::7", "fe80::1"), False),
+        (5, None, ("2001:db8::8", "fe80::1"), True),
+        (5, None, ("10.0.0.1", "fe80::1"), False),  # none of its family was read: an address that comes later
+        (1, None, ("fe80::1",), False),  # many interfaces have one of these
+        (5, "veth", ("10.42.0.9", "fe80::5c"), True),  # a pod's eth0, and the host's is below the port
+        (1, "veth", ("10.42.0.9", "fe80::5c"), True),
+        (5, "veth", ("2001:db8::7",), False),  # rxe over a veth
+    ],
+)
+def test_a_name_that_two_namespaces_have(index: int, kind: str | None, addresses: tuple[str, ...], foreign: bool) -> None:
+    link = f.netlink_link("eth1", 2, *addresses, kind=kind)
+    assert not_its_address(taken(index, (*ALL, LATER, LATER)), f.net(link)) is foreign

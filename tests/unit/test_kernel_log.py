@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from netdoctor.host.helpers.kmsg import event_of
+from netdoctor.facts.kernel_log import KernelLog, probe
+from netdoctor.host.base import ReplayHost
+from netdoctor.host.helpers.kmsg import event_of, reply
+from tests.support import facts as f
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus."
 
@@ -21,3 +24,22 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus."
 )
 def test_only_the_kernel_is_believed(record: str, event: list[object] | None) -> None:
     assert event_of(record.encode()) == event
+
+
+def test_one_error_told_often_hides_no_other() -> None:
+    dbe = "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, An uncorrectable double bit error"
+    often = [[float(n), f"NVRM: Xid (PCI:0000:3b:00): 13, pid={n}, name=python, Graphics Exception"] for n in range(999)]
+    data = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, "
+    switch = [[1000.0, f"{data}Fatal, Link 28"], [1001.0, f"{data}Data {{0x1}}"]]
+    told = reply("journal", True, [[0.5, dbe], *often, *switch])
+    assert told["left_out"] == 0
+    assert told["events"] == [[0.5, dbe], often[-1], *switch]
+
+
+def test_what_was_left_out_is_not_the_whole_log() -> None:
+    many = [[float(n), f"NVRM: Xid (PCI:0000:{n:02x}:00): 79, pid=0, GPU has fallen off the bus."] for n in range(250)]
+    told = reply("/dev/kmsg", True, many)
+    assert (len(told["events"]), told["left_out"]) == (200, 50)
+    found = probe(ReplayHost({"ask:kmsg": told}), f.gpus())
+    assert isinstance(found, KernelLog)
+    assert found.begun is False

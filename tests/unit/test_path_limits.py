@@ -37,6 +37,8 @@ def limit(run: Run, gpus: Any = None, pci: Any = None, rdma: Any = None) -> floa
         (f.run(2, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 0))), "unsupported: the ranks share one GPU"),
         (f.run(2, log=None), "not read: NCCL's log does not show the transport"),
         (f.run(2, log=f.log(vias=())), "not read: NCCL's log does not show the transport"),
+        (f.run(2, experiment=AllReduce("nccl", 2, "cuda"), log=f.log(vias=(f.via(transport="P2P"),))), "not read: which GPUs"),
+        (f.run(2, experiment=AllReduce("nccl", 2, "cuda"), log=f.log(vias=(f.via(transport="SHM"),))), "not read: "),
     ],
 )
 def test_paths_without_a_figure(run: Run, words: str) -> None:
@@ -48,6 +50,14 @@ def test_what_keeps_nccl_from_nvlink_lowers_no_limit(kinds: tuple[str, ...]) -> 
     assert limit(peers(2, *kinds)) == 370.8
     mig = f.gpus(all=tuple(f.gpu(i, mig=True) for i in range(8)))
     assert str(limit(peers(2, *kinds), mig)).startswith("not read: the data goes by")
+
+
+@pytest.mark.parametrize(("detail", "words"), [("MNNVL", "unsupported: NVLink between nodes"), ("CUMEM", "not read: ")])
+def test_nvlink_between_nodes_has_no_figure(detail: str, words: str) -> None:
+    """Of a common run no GPU of another node is known here (NVL72: all goes by P2P)."""
+    common = AllReduce("nccl", 8, "cuda", path=Path.parse("between nodes"))
+    vias = tuple(f.via(transport="P2P", detail=detail, dst=n) for n in (1, 4))
+    assert str(limit(f.run(8, experiment=common, log=f.log(vias=vias)))).startswith(words)
 
 
 def test_a_port_slower_than_its_like_lowers_no_limit() -> None:

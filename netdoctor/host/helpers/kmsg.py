@@ -119,10 +119,23 @@ def journal() -> dict[str, Any]:
 
 
 def reply(source: str, complete: bool, events: list[Any]) -> dict[str, Any]:
-    kept = [event for event in events if any(word in event[1] for word in WORDS)][-MAX_EVENTS:]
-    own = [event for event in events if not any(word in event[1] for word in WORDS)][-MAX_EVENTS:]
-    left = len(events) - len(kept) - len(own)
+    driver = latest([event for event in events if any(word in event[1] for word in WORDS)])
+    system = [event for event in events if not any(word in event[1] for word in WORDS)]
+    kept, own = driver[-MAX_EVENTS:], system[-MAX_EVENTS:]
+    left = len(driver) + len(system) - len(kept) - len(own)
     return {"source": source, "complete": complete, "events": kept, "system": own, "left_out": left}
+
+
+def latest(events: list[list[Any]]) -> list[list[Any]]:
+    """Of one number of one device the newest line: a program's fault, told a thousand times, hides no error of the hardware."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for event in events:
+        head, _, rest = event[1].partition("): ")
+        number, _, more = rest.partition(",")
+        key = head, number, more.split(",")[0].strip() if "SXid (" in head else ""  # "Fatal", "Non-fatal", or data
+        found.pop(key, None)
+        found[key] = event
+    return list(found.values())
 
 
 def unavailable(error: OSError) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 ask:ranks?local=NAME,NAME&job=NAME,NAME   `local` may hold the number of a rank on this node, `job` what all of a job share
 
-Answer: {"ranks": [{"pid", "local_rank", "mask": CUDA_VISIBLE_DEVICES or null, "same": in this process's cgroup}]}, one a rank.
+Answer: {"ranks": [{"pid", "local_rank", "mask": CUDA_VISIBLE_DEVICES or null, "same": in this process's cgroup,
+"cpus": Cpus_allowed_list or null}]}, one a rank.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def answer(parameters: dict[str, str]) -> object:
             continue
         # Of several processes of a rank the youngest is what a wrapper started with the mask that it chose.
         same = read(f"/proc/{pid}/cgroup") == cgroup
-        found[int(number)] = {"pid": pid, "local_rank": int(number), "mask": variables.get(MASK), "same": same}
+        status = read(f"/proc/{pid}/status").splitlines()
+        cpus = next((line.partition(":")[2].strip() for line in status if line.startswith("Cpus_allowed_list:")), None)
+        found[int(number)] = {"pid": pid, "local_rank": int(number), "mask": variables.get(MASK), "same": same, "cpus": cpus}
     return {"ranks": [found[number] for number in sorted(found)]}
 
 

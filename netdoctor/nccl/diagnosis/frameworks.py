@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -27,6 +28,8 @@ def stalled(log: LogFacts) -> Iterator[Hypothesis]:
     text = f"{who or 'a rank'} did not come to {what or 'what the others wait in'}"
     if ready and not missing:
         text = f"ranks {ready} wait for the others, which did not come"
+    if not missing and any("step" in e.data for e in events):
+        text = "a step did not end in the time that its supervisor allows"
     yield Hypothesis("hang", Confidence.OPEN_PLUS, text, events, Topic.LATE, subject=who)
 
 
@@ -57,6 +60,9 @@ def rdma(log: LogFacts) -> Iterator[Hypothesis]:
     synd = next((e.data["synd"].lower() for e in events if e.data.get("synd")), "")
     dev, what = (next(iter(caught(events, name)), "") for name in ("dev", "what"))
     text = f"a request over RDMA failed{f' on {dev}' if dev else ''}{f': {what}' if what else ''}"
+    again = next(iter(caught(events, "again")), "")
+    if again:
+        synd = "16" if again.upper() == "RNR" else "15"
     if synd in _NO_ANSWER:
         text = f"RDMA requests got no answer{f' on {dev}' if dev else ''} ({_NO_ANSWER[synd]})"
     yield Hypothesis("ib_timeout", Confidence.LIKELY if synd in _NO_ANSWER else Confidence.OPEN, text, events)
@@ -66,6 +72,29 @@ def rdma(log: LogFacts) -> Iterator[Hypothesis]:
 
 
 _NO_ANSWER: Final = {"15": "transport retries exceeded", "16": "receiver not ready"}
+
+
+def no_way(log: LogFacts) -> Iterator[Hypothesis]:
+    """Launchers and MPI: processes that know each other's addresses and reach none of them."""
+    events = tuple(e for e in log.of("no_way") if not overcome(log, e))
+    if not events:
+        return
+    text = "processes of the job reach each other over none of the addresses that they told: a firewall, or the wrong interface"
+    yield Hypothesis("firewall_connect", Confidence.OPEN_PLUS, text, events, Topic.FIREWALL)
+    text = "the addresses may be of an interface that the other nodes do not reach (a bridge of containers, a second network)"
+    yield Hypothesis("socket_ifname", Confidence.OPEN, text, events)
+
+
+def unopened(log: LogFacts) -> Iterator[Hypothesis]:
+    """An object of libfabric that a process cannot open on a device that it had found, also where other ranks' plugin works."""
+    found = [e for e in log.above_info("ofi_init") if _OPENED.search(e.text)]
+    events = tuple(e for e in found if max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) < e.line)
+    if events:
+        text = f"libfabric cannot use a device that it found: {events[0].text[:120]}"
+        yield Hypothesis("plugin_mismatch", Confidence.LIKELY_MINUS, text, events, how="fi_info -p efa, on that node")
+
+
+_OPENED: Final = re.compile(r"Couldn't (?:open|create) |endpoint creation failed")  # aws-ofi-nccl src/nccl_ofi_sendrecv.c
 
 
 def port(log: LogFacts) -> Iterator[Hypothesis]:
@@ -89,4 +118,4 @@ _WHYS: Final = {  # strerror, and gRPC's status codes
     "deadline": "no answer in time: it waits for others itself, or a firewall drops the packets",
 }
 
-RULES = (stalled, coordinator, rdma, port)
+RULES = (stalled, coordinator, rdma, no_way, unopened, port)

@@ -90,7 +90,7 @@ _CUDA_FAILURES: Final = (
         code="802",
     ),
     _CudaFailure(
-        "invalid device ordinal",
+        "invalid device ordinal|invalid number of gpus",
         Hypothesis(
             "device_mapping",
             Confidence.STRONG_PLUS,
@@ -339,6 +339,10 @@ _XIDS: Final = {
 def xid(log: LogFacts) -> Iterator[Hypothesis]:
     """The driver's errors in the kernel's log."""
     for e in log.of("xid"):
+        if "sxid" in e.data:  # NVIDIA Fabric Manager user guide, appendix on SXid errors: the fatal ones
+            text = f"an NVSwitch reports a fatal error (SXid {e.data['sxid']}): GPUs behind it must be reset"
+            yield Hypothesis("gpu_error", Confidence.LIKELY_PLUS, text, (e,))
+            continue
         number = e.data.get("xid", "?")
         other = Hypothesis("rank_died", Confidence.OPEN_MINUS, f"the driver reports Xid {number}")
         yield replace(_XIDS.get(number, other), events=(e,))

@@ -59,6 +59,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "coordinator": Kind(_E, _A, trouble=True, leaving=True),
     "stalled": Kind(_E, _W),
     "rdma_error": Kind(_E, trouble=True),
+    "no_way": Kind(_E, _A, trouble=True),
     "generic": Kind(_E, _W, "NCCL returned an error", ends_process=True, trouble=True),
     "secondary": Kind(_E, _W, "NCCL returned an error", trouble=True, leaving=True),
     "peer_closed": Kind(_E, _W, "a connection between ranks was closed", trouble=True, leaving=True),

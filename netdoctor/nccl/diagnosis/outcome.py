@@ -65,7 +65,7 @@ def after(log: LogFacts, e: Event) -> After:
     spoken = e.kind not in _ITS_OWN and not log.of("elastic")
     if spoken and any("whole" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished")):
         return After.WENT_ON
-    if "unplaced" in e.data and any(f.file == e.file and f.last > e.last for f in log.of("placed")):
+    if {"unplaced", "waits"} & e.data.keys() and any(f.file == e.file and f.last > e.last for f in log.of("placed")):
         return After.WENT_ON
     if retry is Retry.NEVER:
         return After.STOPPED
@@ -151,6 +151,9 @@ _ENDED: Final = {
     "CANCELLED": "the scheduler or its user cancelled it",
     "EVICTED": "Kubernetes evicted it",
     "LOW ON RESOURCE": "Kubernetes evicted it: its node was low on a resource",
+    "EPHEMERAL LOCAL STORAGE": "Kubernetes evicted it: it wrote more than its limit of ephemeral storage",
+    "EMPTYDIR VOLUME": "Kubernetes evicted it: it wrote more into a volume than the volume's limit",
+    "DEADLINE": "its Job was active for longer than its deadline allows",
     "KEYBOARDINTERRUPT": "its user ended it (Ctrl-C)",
     "SIGINT": "its user ended it (Ctrl-C)",
     "2": "its user ended it (Ctrl-C)",
@@ -187,7 +190,14 @@ def _late(e: Event) -> bool:
 
 def echoing(e: Event) -> bool:
     """An exception that only says that another process or a connection is gone."""
-    return Wording.ECHO_EXCEPTION.within(e.data.get("type", "")) or Wording.CAUSE_ELSEWHERE.within(e.text)
+    said = Wording.ECHO_EXCEPTION.within(e.data.get("type", "")) or Wording.CAUSE_ELSEWHERE.within(e.text)
+    return said or of_launcher(e)
+
+
+def of_launcher(e: Event) -> bool:
+    """A launcher's own traceback, also one that the log cuts: a process that it had started failed."""
+    kind = e.data.get("type", "")
+    return Wording.OF_A_LAUNCHER.within(kind) or (not kind and Wording.LAUNCHER_FILE.within(e.data.get("file", "")))
 
 
 def summary(e: Event) -> bool:

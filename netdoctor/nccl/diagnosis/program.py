@@ -8,7 +8,8 @@ from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught, means
-from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, order
+from netdoctor.nccl.diagnosis.kinds import SIGNS
+from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -37,7 +38,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
         if not raised and (alone := _without_traceback(log)) is not None:
             text = f"the program ended by an exception of its own, whose traceback is not in this log: {alone[1]}"
             yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, (alone[0],), _READ, fault=Fault.EXCEPTION)
-        if raised:
+        if raised and not (log.above_info("generic") and all(map(of_launcher, raised))):
             kind = raised[0].data.get("type", "an exception")
             inner = kind.partition("(")[2].rstrip(")")
             text = f"{kind}: what it says is that another process or connection is gone"
@@ -71,14 +72,28 @@ _MISTAKE: Final = re.compile(
     r"|NotADirectory|Permission|Import|ModuleNotFound|OS|Environment|JSONDecode|UnicodeDecode|Recursion|Lookup|Memory|Syntax|HTTP)"
     r"Error: .{1,200}"
     r"|\bRuntimeError: .{0,100}(?i:\bassert).{1,200}"
+    r"|[\w.\-]+: error: .{1,200}|\[TensorRT-LLM\]\[ERROR\] Assertion failed: .{1,160}"
 )
+# Any other is the program's own where nothing else says what failed, but for those that carry another's words.
+# Python prints the name of its own as it is, and that of others behind their module.
+_ANY: Final = re.compile(
+    r"(?P<type>\b(?:Runtime|System|Buffer|Overflow|FloatingPoint)Error|\bException|(?:\w+\.)+\w*(?:Error|Exception)): .{1,200}"
+)
+_OTHERS: Final = re.compile(r"Xla|Horovod|Lustre|Unavailable|Aborted|Internal|Rpc|Accelerator|Nccl|NCCL")
+_FAILED: Final = tuple(k for k in SIGNS if k not in {"trouble", "raised", "exception"})
 
 
 def _without_traceback(log: LogFacts) -> tuple[Event, str] | None:
     """The line of an exception that stands alone, where a log begins after its frames, or they were left out."""
-    for e in sorted(log.of("trouble"), key=order):
-        said = _MISTAKE.search(e.text) if "what" in e.data and after(log, e) is After.STOPPED else None
-        if said is not None:
+    stopped = [e for e in sorted(log.of("trouble"), key=order) if "what" in e.data and after(log, e) is After.STOPPED]
+    for e in stopped:
+        if (said := _MISTAKE.search(e.text)) is not None:
+            return e, said[0]
+    if log.above_info(*_FAILED):
+        return None
+    for e in stopped:
+        said = _ANY.search(e.text)
+        if said is not None and not (echoing(e) or _OTHERS.search(said["type"]) or Wording.ECHO_EXCEPTION.within(said["type"])):
             return e, said[0]
     return None
 

@@ -162,6 +162,7 @@ _STRERROR: Final = {
     "no route": errno.EHOSTUNREACH,
     "refused": errno.ECONNREFUSED,
     "software caused": errno.ECONNABORTED,
+    "no pollout": errno.ECONNABORTED,  # poll(2) gave POLLERR or POLLHUP, and NCCL does not read why: src/misc/socket.cc
     "reset": errno.ECONNRESET,
     "broken": errno.EPIPE,
 }
@@ -344,6 +345,15 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
     if all(e.mild for e in events) and log.came_up:
         return
     joined = next((e for e in events if e.data.get("joined")), None)
+    if joined and int(joined.data["joined"]) > int(joined.data["world"]):  # _store_based_barrier counts whoever comes
+        text = (
+            f"{joined.data['joined']} ranks came to a rendezvous of {joined.data['world']}: another start meets the same store,"
+        )
+        text += " or the launcher starts more processes than they are told"
+        yield Hypothesis(
+            "env_misuse", Confidence.OPEN_PLUS, text, (joined,), how="echo $WORLD_SIZE $MASTER_PORT   # on every rank"
+        )
+        return
     if joined:
         came = f"{joined.data['joined']} of {joined.data['world']} ranks"
         text = f"{came} came to the rendezvous: the others did not start, or cannot reach it"

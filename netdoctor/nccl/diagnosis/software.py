@@ -87,6 +87,8 @@ def disagreement(log: LogFacts) -> Iterator[Hypothesis]:
             near = f": rank {told['a']} calls {told['op']}, rank {told['b']} {told['other']}"
             near += " of another shape" if told["op"] == told["other"] else ""
         text = f"the ranks do not call the same collectives in the same order{near}"
+        if apart := next(iter(caught(order, "apart")), None):
+            text = f"the ranks do not hold the same model or values: {apart}"
         yield Hypothesis("hang", Confidence.STRONG_MINUS, text, order, COMPARE, subject="job" if told else None)
 
 

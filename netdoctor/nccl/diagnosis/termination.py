@@ -58,7 +58,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             text, fault = f"a process was killed: the memory {whose} was used up", Fault.HOST_MEMORY
         named = next((e for e in killed if e.data.get("host")), killed[0])  # the kernel's own line says less than a scheduler's
         yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
-    elif died and not (log.above_info("generic") and all(map(summary, died))):
+    elif died and not (log.above_info("generic") and all(summary(e) or _plain(e) for e in died)):
         first = _first(died)
         name, confidence = author((first,)), Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         text = (
@@ -88,6 +88,8 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
         full = Wording.MEMORY.within(" ".join(e.text for e in evicted))
         what = "memory" if full else next(iter(caught(evicted, "resource")), "a resource")
         text = f"Kubernetes evicted a pod of the job: its node was low on {what}"
+        if all(Wording.OWN_LIMIT.within(e.text) for e in evicted):
+            text = f"Kubernetes evicted a pod of the job: it wrote more than the limit of its {caught(evicted, 'why')[0]}"
         mend, fault = (Topic.KILLED, Fault.HOST_MEMORY) if full else (_REQUESTED, None)
         yield Hypothesis("rank_died", Confidence.LIKELY, text, evicted, mend, fault=fault)
     gone = log.of("actor_died")
@@ -103,7 +105,13 @@ def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
     if not events:
         return
     host = next(iter(caught(events, "host")), None)
-    refused = next(iter(caught(events, "launch")), None)
+    told = next((e for e in events if e.data.get("launch") and not _VAGUE.search(e.data["launch"])), None)
+    refused = next(iter(caught(events if told is None else (told,), "launch")), None)
+    if told is not None:
+        host = told.data.get("host") or host
+    waits = next(iter(caught(events, "waits")), None)
+    if refused is None and waits is not None:
+        refused = waits
     text = f"the name {host} does not resolve, so" if host else "the launcher or the kubelet says that"
     text += " not every process of the job was started"
     if refused is not None:
@@ -120,6 +128,17 @@ def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
 
 
 _BUS: Final = re.compile(r"SIGBUS|(?i:\bbus error)|code 135\b")  # 128 + SIGBUS; Linux mm/shmem.c: a tmpfs without room
+
+
+# What Slurm and pyxis say of a task that is stopped because of another one's reason: ESRCH, and the step's summary.
+_VAGUE: Final = re.compile(
+    r"No such process|Unspecified error|pyxis: (?:container start|couldn.t start|failed to import)|error code: "
+)
+
+
+def _plain(e: Event) -> bool:
+    """Exit code 1 is how Python ends after an exception: of one that NCCL's error raised it says nothing more."""
+    return e.data.get("code") == "1" and "signal" not in e.data
 
 
 def _of_group(e: Event) -> bool:
@@ -141,8 +160,9 @@ def _by(e: Event) -> str:
 
 
 def _first(died: tuple[Event, ...]) -> Event:
-    calm = [e for e in died if not _abort(e)]
-    return min(calm or died, key=lambda e: (e.at or "~", e.line))
+    told = [e for e in died if {"signal", "code", "how", "task"} & e.data.keys()] or died
+    calm = [e for e in told if not _abort(e)]
+    return min(calm or told, key=lambda e: (e.at or "~", e.line))
 
 
 def victims(log: LogFacts) -> Iterator[Hypothesis]:

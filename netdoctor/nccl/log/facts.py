@@ -21,7 +21,16 @@ from netdoctor.nccl.log.wordings import Wording
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # What a line can be: a row of `patterns` finds it.
 _Connect = Literal[
-    "no_interface", "address_family", "connect", "connect_gave_up", "bind", "peer_closed", "secondary", "stranger", "mpi_peer"
+    "no_interface",
+    "address_family",
+    "connect",
+    "connect_gave_up",
+    "bind",
+    "peer_closed",
+    "secondary",
+    "stranger",
+    "mpi_peer",
+    "no_way",
 ]
 _Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
 _Verbs = Literal[

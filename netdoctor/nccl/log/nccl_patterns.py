@@ -43,7 +43,7 @@ PATTERNS: Final = (
     row(
         "connect",
         "connect",
-        rf"\b(?:call to )?connect(?: to (?P<peer>[^\s<]+)(?:<(?P<port>\d+)>)?)? (?:failed ?: ?|returned (?:\d+ ?\()?|failed with error ){ERRNO}|PollConnect to (?P<peer2>[^\s<]+)\S* failed with error {ERRNO.replace('errno', 'errno2')}|\bconnect\(fd=\d+, dest_addr=(?P<peer3>[\d.]+)[^)]{{0,40}}\) failed: {ERRNO.replace('errno', 'errno3')}",
+        rf"\b(?:call to )?connect(?: to (?P<peer>[^\s<]+)(?:<(?P<port>\d+)>)?)? (?:failed ?: ?|returned (?:\d+ ?\()?|failed with error ){ERRNO}|PollConnect to (?P<peer2>[^\s<]+)\S* failed with error {ERRNO.replace('errno', 'errno2')}|\bconnect\(fd=\d+, dest_addr=(?P<peer3>[\d.]+)[^)]{{0,40}}\) failed: {ERRNO.replace('errno', 'errno3')}|socketPollConnect poll\(\) returned -?\d+, (?P<errno4>no POLLOUT events)",
         "errno peer",
     ),
     row(
@@ -182,7 +182,7 @@ PATTERNS: Final = (
     row(
         "cuda",
         "cuda failure|cuda error|cuda runtime error|cudaerror|triton error|error 80|failed to open|failed to get|failed to peer with|thcudacheck|hip failure|hip error|cuda driver error|hip driver error",
-        rf"failed to (?:open|get|peer with).{{0,40}}(?:handle|device \d+(?:\(=\w+\))?) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{{3,100}})|Cuda error \S+ '(?P<what5>[^']{{1,200}})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{{1,120}})|CUDA runtime error \((?P<code5>\d+)\) ?: (?P<what8>.{{1,120}}?)(?= at /|$)|THCudaCheck FAIL .{{1,300}} error=(?P<code6>\d+) : (?P<what9>.{{1,120}})|Test (?:CUDA|HIP) failure \S+ {QUOTE}(?P<what7>[^'\"\n]{{1,160}})|(?:Cuda|HIP) failure (?:(?P<code>\d+) )?{QUOTE}(?P<what>[^'\"`\xe2\n]{{1,200}})|(?:(?:CUDA|HIP) (?:driver )?error|CUDA runtime error in .{{1,120}}?\)?|Triton Error \[\w+\]): ?(?P<what2>[^\n(]{{1,120}})|Error (?P<code2>80\d): (?P<what3>.{{1,80}})",
+        rf"failed to (?:open|get|peer with).{{0,40}}(?:handle|device \d+(?:\(=\w+\))?) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{{3,100}})|Cuda error \S+ '(?P<what5>[^']{{1,200}})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{{1,120}})|CUDA runtime error \((?P<code5>\d+)\) ?: (?P<what8>.{{1,120}}?)(?= at /|$)|THCudaCheck FAIL .{{1,300}} error=(?P<code6>\d+) : (?P<what9>.{{1,120}})|Test (?:CUDA|HIP) failure \S+ {QUOTE}(?P<what7>[^'\"\n]{{1,160}})|(?:Cuda|HIP) failure (?:(?P<code>\d+) )?{QUOTE}(?P<what>[^'\"`\xe2\n]{{1,200}})|(?:(?:CUDA|HIP) (?:driver )?error|CUDA runtime error in .{{1,160}}?\)(?=: [a-z])|Triton Error \[\w+\]): ?(?P<what2>[^\n(]{{1,120}})|Error (?P<code2>80\d): (?P<what3>.{{1,80}})",
         "what",
     ),
     # src/include/alloc.h; the reason is in the WARN before it, which torch's "Last error:" leaves out

@@ -16,7 +16,7 @@ PATTERNS: Final = (
     row(
         "watchdog",
         "watchdog caught|operation timeout",
-        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operation timeout(?:: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?)?",
+        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operati(?:on timeout)?(?:: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?)?",
         "rank",
     ),
     row(
@@ -28,7 +28,7 @@ PATTERNS: Final = (
     row(
         "torch_echo",
         "watchdog thread terminated|dump signal|data inconsistency|have failed or timed out|terminate called after|timeout at nccl work|detected by watchdog at work|communicator was aborted|terminating the process after|timeout signal|these inconsistencies",
-        r"watchdog thread terminated with exception|Received a (?:global )?(?:dump|timeout) signal|Observed flight recorder dump signal|To avoid (?:data inconsistency|these inconsistencies)|Some NCCL operations have failed or timed out|terminate called after throwing|Timeout at NCCL work: \d+|detected by watchdog at work: \d+|NCCL communicator was aborted(?: on rank (?P<rank>\d+))?|Terminating the process after attempting to dump debug info",
+        r"watchdog thread terminated with exception|Received a (?:global )?(?:dump|timeout) signal|Observed flight recorder dump signal|To avoid (?:data inconsistency|these inconsistencies)|Some NCCL operations have failed or timed out|terminate called after throwing(?! an instance of '(?!c10::|std::|gloo::|at::))|Timeout at NCCL work: \d+|detected by watchdog at work: \d+|NCCL communicator was aborted(?: on rank (?P<rank>\d+))?|Terminating the process after attempting to dump debug info",
     ),
     # what a rank's process group had begun and ended when it was told to dump, and where it waits
     row(
@@ -92,7 +92,7 @@ PATTERNS: Final = (
     row(
         "gloo_connect",
         "connectfullmesh|gloo/transport",
-        r"connectFullMesh failed (?:with )?(?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?!Timed out waiting)(?P<why2>.{1,300})",
+        r"connectFullMesh failed (?:with )?(?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?!Timed out waiting|op\.preamble)(?P<why2>.{1,300})",
         follow=1,
     ),
     row("gloo_loopback", "loopback address as fallback", r"Using the loopback address as fallback"),
@@ -180,7 +180,7 @@ PATTERNS: Final = (
         "trouble",
         "[e|[f|ccl_error|error|fatal|abort|exception| failed|normally, but",
         r"\[[EF](?:\d{3,4})? ?[\d:.]* ?(?P<what>\S+\.(?:cpp|hpp|cc):\d+)\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s|>:)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|"
-        rf"{BEGIN}(?P<what2>(?:\w+\.)*(?-i:[A-Z])\w*(?:Error|Exception)): |"
+        rf"{BEGIN}(?P<what2>(?:\w+\.)*(?:(?-i:[A-Z])\w*Error|(?-i:[A-Z]\w*)?(?-i:Exception))): |"
         r"CCL_ERROR\||\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]",
         "what",
     ),

@@ -14,10 +14,9 @@ class Wording(Enum):
     """Each value is a regular expression; capitals do not count where it does not say so."""
 
     NO_SPACE = "no space"  # ENOSPC
-    OUT_OF_MEMORY = "oom|out of memory|MEMLIMIT|killed: v?mem|low on memory"
-    OOM_KILLER = (
-        "oom|Killed process|MEMLIMIT|killed: v?mem|running low on memory"  # Linux mm/oom_kill.c, and schedulers that report it
-    )
+    OUT_OF_MEMORY = "oom|out of memory|MEMLIMIT|killed: v?mem|low on memory|exceeded (?:job |step )?memory limit"
+    # Linux mm/oom_kill.c, and schedulers that report it
+    OOM_KILLER = "oom|Killed process|MEMLIMIT|killed: v?mem|running low on memory|exceeded (?:job |step )?memory limit"
     NOT_INSERTED = "could not insert"  # modprobe
     OF_A_POD = r"\bpods?[ /]|kubelet|OOMKilled|Evicted|NodeNotReady|CrashLoopBackOff|ImagePull"
     MEMORY_GROUP = "memory cgroup|oom_kill event|OOMKilled"  # Linux mm/memcontrol.c, slurmstepd, kubelet
@@ -30,11 +29,16 @@ class Wording(Enum):
     # Python
     ECHO_EXCEPTION = (
         r"BrokenPipe|Connection\w*Error|EOFError|SystemExit|ChildFailed|CalledProcess|ChildProcess|ProcessRaised|ProcessExited"
+        r"|Rendezvous|ObjectLost|OwnerDied|LocalRayletDied|ActorUnavailable"
         r"|DistBackend|DistStore|DistNetwork|DistError|RayTaskError|RayActorError|ActorDied|EngineDead|BrokenProcessPool|Timeout"
     )
+    # What a launcher raises when one of its processes failed, and where
+    OF_A_LAUNCHER = r"ChildFailed|CalledProcess|ProcessRaised|ProcessExited"
+    LAUNCHER_FILE = r"/bin/(?:torchrun|accelerate|deepspeed|[\w\-]+-cli)$|torch/distributed/(?:run|launch)"
     RENDEZVOUS_VARIABLE = "environment variable .{0,30}expected, but not set"  # torch/distributed/rendezvous.py
-    EVICTED = "Evicted|low on resource"  # kubelet, pkg/kubelet/eviction
+    EVICTED = "Evicted|low on resource|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
     MEMORY = "memory"
+    OWN_LIMIT = "exceeds the (?:total )?limit"  # the pod's, pkg/kubelet/eviction
     NOT_COMPILED = "not compiled with CUDA"  # torch/cuda/__init__.py
     NO_GPU_HERE = "no cuda gpus are available|no gpus found"
     OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
@@ -43,7 +47,8 @@ class Wording(Enum):
         r"see root cause above|see stack trace above|check the logs for the root cause|gloo/transport/tcp/pair\.cc"
     )
     TORCH_FILE = r"torch/(?:distributed|utils|nn|autograd)/"
-    REFUSED_ARGUMENT = "invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)"  # src/misc/argcheck.cc; torch's words
+    # src/misc/argcheck.cc; torch's words
+    REFUSED_ARGUMENT = r"invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)|NCCL Error \d+: invalid"
     # CUDA and NVLS
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"

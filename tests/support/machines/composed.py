@@ -153,7 +153,7 @@ class Composed:
         env = {**self.job.environment, **self.told.get("environment", {})}
         count = int(env.get("LOCAL_WORLD_SIZE", 1)) if "LOCAL_RANK" in env else 0
         mask = env.get("CUDA_VISIBLE_DEVICES")
-        return [{"pid": 5000 + n, "local_rank": n, "mask": mask, "same": True} for n in range(count)]
+        return [{"pid": 5000 + n, "local_rank": n, "mask": mask, "same": True, "cpus": self._cpus} for n in range(count)]
 
     def _kmsg(self) -> Answer:
         """host.kmsg: lines of the kernel since boot, or why it may not be read ("denied", "absent")."""

@@ -9,7 +9,7 @@ from netdoctor.checks.allreduce_bandwidth import allreduce_bandwidth
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import AllReduce, Baseline, Control, PathRun, Run
+from netdoctor.facts.runs import AllReduce, Baseline, Control, Path, PathRun, Run
 from netdoctor.model import Severity, Status, Unavailable
 from netdoctor.nccl.log.facts import Via
 from tests.support.facts import (
@@ -80,6 +80,34 @@ def test_a_rate_worth_a_look_is_a_note(share: float, status: Status, noted: bool
     found = only(judge(allreduce_bandwidth, machine() | {Baseline: baseline(nvlink(share * limit.rate))}))
     assert found.status is status
     assert bool(found.notes) is noted
+
+
+COMMON = AllReduce("nccl", 16, "cuda", sizes=(SIZE,), path=Path.parse("between nodes"))
+TWO = AllReduce("nccl", 2, "cuda", sizes=(SIZE,), gpus=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "status"),
+    [
+        (nvlink(290.0, experiment=TWO), gpus(), Status.PASS),  # near the limit of two, with a note
+        (nvlink(20.0, experiment=TWO), gpus(), Status.FAIL),  # of that limit
+        (nvlink(290.0, experiment=TWO, log=None), gpus(), Status.UNKNOWN),
+        (nvlink(290.0, experiment=TWO, log=None), gpus(2), Status.UNKNOWN),  # a share of eight on PCI
+        (nvlink(190.0, experiment=COMMON, log=None), gpus(), Status.UNKNOWN),
+        (nvlink(390.0, experiment=COMMON, log=None), gpus(), Status.PASS),
+        (nvlink(290.0, log=None, experiment=replace(TWO, ranks=8, gpus=tuple(range(8)))), gpus(), Status.FAIL),
+    ],
+)
+def test_the_floor_of_a_node_is_that_of_all_its_gpus(given: Run, seen: Gpus, status: Status) -> None:
+    facts = {Baseline: baseline(given), Expected: expected(busbw_floor={SIZE: 324.0}), Gpus: seen}
+    assert only(judge(allreduce_bandwidth, machine() | facts)).status is status
+
+
+def test_gloo_beside_gpus_is_held_against_no_floor() -> None:
+    for rate in (0.5, 9.0):
+        given = baseline(gloo_run(busbw={1 << 26: rate}), nccl_ran=False)
+        facts = {Baseline: given, Expected: expected(busbw_floor={1 << 20: 1.0})}
+        assert judge(allreduce_bandwidth, machine() | facts)[0].status is Status.UNKNOWN
 
 
 def test_without_an_accelerator_only_a_floor_counts() -> None:

@@ -77,6 +77,8 @@ PASSES: dict[str, Changes] = {
         Cpu: f.cpu(nodes=(f.node(0, FIRST, LOST), f.node(1, SECOND, LOST))),
     },
     "NCCL ignores the mask": {Environ: f.environ({"NCCL_IGNORE_CPU_AFFINITY": "1"}), Baseline: ranks(SECOND)},
+    "memory interleaved over both": {Cpu: f.cpu(memory_policy=MemoryPolicy("interleave", frozenset({0, 1})))},
+    "memory preferred of the CPU's own node": {Cpu: f.cpu(memory_policy=MemoryPolicy("preferred", frozenset()))},
     "inside one rank of a launcher": {
         Baseline: ranks(FIRST),
         Cpu: f.cpu(allowed=frozenset(FIRST)),
@@ -118,6 +120,12 @@ FAILS: dict[str, tuple[Changes, str, str]] = {
     ),
     "threads squeezed": ({Baseline: ranks(FIRST, (7,)), Environ: f.environ({"KMP_AFFINITY": "compact"})}, "GPU0", "KMP"),
     "memory by cpuset": ({Cpu: f.cpu(memory_allowed=frozenset({0}))}, "memory", "cpuset"),
+    "memory interleaved": (
+        {Cpu: f.cpu(memory_policy=MemoryPolicy("interleave", frozenset({1})))},
+        "memory",
+        "only",
+    ),
+    "memory by numactl, preferred": ({Cpu: f.cpu(memory_policy=MemoryPolicy("preferred", frozenset({0})))}, "memory", "first"),
     "memory by numactl": ({Cpu: f.cpu(memory_policy=MemoryPolicy("bind", frozenset({1})))}, "memory", "memory policy"),
 }
 

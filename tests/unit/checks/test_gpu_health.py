@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.machines import composed
 
 FIRST = "GPU 0000:1b:00.0"
 NOT_SUPPORTED = {"unavailable": "unsupported", "detail": "NVML: Not Supported"}
+FAILED = {"unavailable": "failed", "detail": "NVML: Unknown Error"}
 LOST = {"unavailable": "absent", "detail": "NVML: GPU is lost", "code": 15}
 OTHERS = {"unavailable": "denied", "detail": "NVML: Insufficient Permissions", "code": 4}
 GSP = "NVRM: Xid (PCI:0000:1b:00): 119, pid=4711, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP!"
@@ -205,6 +207,9 @@ def test_what_is_wrong_under_load(change: dict[tuple[Any, ...], Any], subject: s
         ({("devices", 0, "reasons"): {"64": 1, "4": 20}}, Status.PASS),
         ({("devices", n, "samples"): 2 for n in range(8)}, Status.SKIP),
         ({("devices", 0, "samples"): NOT_SUPPORTED}, Status.UNKNOWN),
+        ({("devices", 0, "reasons"): FAILED}, Status.UNKNOWN),  # heat, perhaps
+        ({("devices", 7, "replays"): FAILED}, Status.UNKNOWN),
+        ({("devices", 0, "replays"): NOT_SUPPORTED}, Status.PASS),
         ({("devices", 0, "uuid"): "GPU-of-somebody"}, Status.UNKNOWN),
         (Unavailable(Kind.TIMED_OUT), Status.UNKNOWN),
     ],
@@ -314,6 +319,49 @@ def test_lines_of_the_driver(line: str, expected: tuple[bool, int, str, bool] | 
 @pytest.mark.parametrize("rubbish", [None, [], ["x", GSP], [1.0, 7], [1.0, GSP, 3], "NVRM: Xid"])
 def test_rubbish_is_no_error(rubbish: Any) -> None:
     assert parsed(rubbish) is None
+
+
+def test_a_gpu_that_nvml_no_longer_shows() -> None:
+    """PCI has it still: on the bare node its errors are the node's; where a job has a share, they may be another's."""
+    fell = GSP.replace("119", "79")
+    for cgroup, status in (("/", Status.FAIL), ("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", Status.PASS)):
+        machine = composed.Composed("dgx-h100", {"host.kmsg": [fell]})
+        answers: Any = machine.host.answers
+        answers["ask:nvml"]["devices"].pop(0)
+        answers["file:/proc/self/cgroup"] = f"0::{cgroup}\n"
+        found = {one.subject: one.status for one in machine.judged("gpu.health")}
+        assert found.get(f"{FIRST} in the kernel log", found.get("kernel log")) is status
+
+
+def test_very_many_lines_are_not_the_whole_log() -> None:
+    machine = composed.Composed("dgx-h100")
+    machine.host.answers["ask:kmsg"] = {"source": "journal", "complete": True, "events": [], "system": [], "left_out": 7}
+    assert {one.subject: one.status for one in machine.judged("gpu.health")}["kernel log"] is Status.UNKNOWN
+
+
+def test_a_batch_system_gives_the_gpus_of_a_job_another_mode() -> None:
+    assert FIRST not in said({("devices", n, "health", "compute_mode"): 3 for n in (0, 1)})
+
+
+def test_clocks_of_a_few_are_called_so() -> None:
+    found = said(load={("devices", n, "samples"): 0 for n in range(2, 8)})["GPUs under load"]
+    assert (found.status, found.message[:25]) == (Status.PASS, "the clocks of 2 of 8 GPUs")
+
+
+def test_a_power_limit_that_is_not_read() -> None:
+    machine = composed.Composed("dgx-h100")
+    answers: Any = machine.host.answers
+    answers["ask:nvml"]["devices"] = answers["ask:nvml"]["devices"][:1]  # no sibling whose limit would be compared
+    answers["ask:nvml"]["devices"][0]["health"] |= {"power_limit": FAILED, "power_default": 700000}
+    assert {one.subject: one.status for one in machine.judged("gpu.health")}["power limit"] is Status.UNKNOWN
+
+
+def test_windows_driver_writes_elsewhere() -> None:
+    machine = composed.Composed("dgx-h100")
+    facts = dict(fixtures.facts_of(machine.snapshot()))
+    facts["Pci"] = replace(facts["Pci"], devices=(), foreign_accelerators=("/dev/dxg",))
+    found = {one.subject: one.status for one in fixtures.findings(facts)["gpu.health"]}
+    assert found["kernel log"] is Status.UNKNOWN
 
 
 def test_the_catalogue() -> None:

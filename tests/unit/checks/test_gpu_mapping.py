@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts.ranks import masked
-from netdoctor.model import Finding, Status
+from netdoctor.checks.gpu_mapping import gpu_mapping
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.gpu_users import GpuUsers, probe
+from netdoctor.facts.ranks import Ranks, masked
+from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import ReplayHost, question
+from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
 from tests.support.machines import composed
 
@@ -80,3 +86,68 @@ def test_memory_that_no_process_explains_is_unknown(held: int, machine: str, wor
     found = used(None, machine, memory_used=held)
     assert found.status is (Status.UNKNOWN if words else Status.PASS)
     assert words in found.message
+
+
+def in_use(gpu: dict[str, Any], *, pod: bool = False, variables: dict[str, str] | None = None, **more: Any) -> Finding:
+    """What is said of the job's one GPU, which has these."""
+    users = GpuUsers({9: "somebody"}, initial_pids=not pod, servers=more.pop("servers", frozenset()))
+    facts = {
+        Gpus: f.gpus(1, **{"all": (f.gpu(0, **gpu),), **more}),
+        GpuUsers: users,
+        Ranks: Ranks(()),
+        Environ: f.environ(variables or {}),
+    }
+    (found,) = (one for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "GPUs in use")
+    return found
+
+
+LOST, NEVER = Unavailable("timed out"), Unavailable("unsupported")
+BOB = {"processes": 1, "pids": (9,)}
+MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}
+INSTANCE = {"mig": True, "mig_uuids": ("MIG-a", "MIG-b")}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "status"),
+    [
+        ({}, {}, Status.PASS),
+        ({"memory_used": LOST}, {}, Status.PASS),  # all processes are seen
+        ({}, {"pod": True}, Status.PASS),
+        ({"memory_used": LOST}, {"pod": True}, Status.UNKNOWN),  # NVML names no process here, and memory is not told
+        ({"memory_used": NEVER}, {"pod": True}, Status.UNKNOWN),
+        ({"memory_used": 70 << 30, "processes": NEVER}, {"pod": True}, Status.UNKNOWN),
+        ({"processes": NEVER}, {"pod": True}, Status.SKIP),
+        ({"processes": LOST}, {}, Status.UNKNOWN),
+        ({**INSTANCE, **BOB}, {"visible": (f.visible(0, uuid="MIG-a"),)}, Status.SKIP),  # of another instance
+        ({**INSTANCE, "mig_uuids": LOST, **BOB}, {"visible": (f.visible(0, uuid="GPU-a"),)}, Status.UNKNOWN),
+        ({"mig": LOST}, {}, Status.UNKNOWN),
+        ({}, {"visible": ()}, Status.SKIP),
+        (BOB, {}, Status.FAIL),
+        (BOB, {"servers": frozenset({9})}, Status.SKIP),  # the MPS server itself, whatever the variable says
+        (BOB, {"variables": MPS}, Status.FAIL),  # the variable alone is no server
+        ({"memory_used": 70 << 30}, {"variables": MPS, "pod": True}, Status.SKIP),
+    ],
+)
+def test_who_else_computes_here(gpu: dict[str, Any], more: dict[str, Any], status: Status) -> None:
+    assert in_use(gpu, **more).status is status
+
+
+def test_an_mps_server_is_told_by_its_name() -> None:
+    answers: Any = {"processes": {"4711": {"name": "nvidia-cuda-mps-server"}, "4712": {"name": "python"}}}
+    host = ReplayHost({question("psutil", pids="4711,4712"): answers})
+    gpus = f.gpus(1, all=(f.gpu(0, pids=(4711, 4712)),))
+    found = probe(host, gpus, f.vantage())
+    assert isinstance(found, GpuUsers)
+    assert found.servers == {4711}
+
+
+@pytest.mark.parametrize(("shown", "status"), [((0,), Status.PASS), ((3,), Status.UNKNOWN), ((0, 3), Status.FAIL)])
+def test_a_container_takes_the_gpus_that_it_was_given(shown: tuple[int, ...], status: Status) -> None:
+    facts = {
+        Vantage: f.pod(),
+        Environ: f.environ({"NVIDIA_VISIBLE_DEVICES": UUIDS[0]}),
+        Gpus: f.gpus(8, visible=tuple(f.visible(i) for i in shown)),
+        Ranks: Ranks(()),
+    }
+    found = {one.subject: one.status for one in f.judge(gpu_mapping, f.machine(facts))}
+    assert found["GPUs that were given"] is status

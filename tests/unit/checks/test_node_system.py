@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts.kernel_log import SystemEvent, Trouble, troubles
+from netdoctor.checks.node_system import node_system
+from netdoctor.facts.kernel_log import KernelLog, SystemEvent, Trouble, troubles
+from netdoctor.facts.system import System
 from netdoctor.host.base import Answer, unavailable
 from netdoctor.host.helpers.kmsg import event_of
 from netdoctor.host.live import LiveHost
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
 from tests.lab import fixtures
+from tests.support import facts as f
 from tests.support.machines import composed
 
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
@@ -167,6 +170,24 @@ def test_a_task_that_was_blocked(stat: str | None, status: Status) -> None:
     assert found["tasks" if status is FAIL else "kernel log"].status is status
 
 
+@pytest.mark.parametrize(
+    ("warnings", "timeout", "uptime", "status"),
+    [
+        ("9\n", "120\n", "400.0 9\n", FAIL),  # composed at second 60
+        ("9\n", "120\n", "430.0 9\n", PASS),  # it would have been told again
+        ("-1\n", "120\n", "430.0 9\n", PASS),
+        ("0\n", "120\n", "430.0 9\n", FAIL),  # nothing is told any more
+        ("9\n", "0\n", "430.0 9\n", FAIL),  # nobody looks any more
+        ("9\n", "3600\n", "9000.0 9\n", FAIL),
+        (None, "120\n", "430.0 9\n", FAIL),
+    ],
+)
+def test_a_task_of_which_the_kernel_tells_no_more(warnings: str | None, timeout: str, uptime: str, status: Status) -> None:
+    kernel = {f"/proc/sys/kernel/hung_task_{name}": text for name, text in (("warnings", warnings), ("timeout_secs", timeout))}
+    found = said({"/proc/4711/stat": "4711 (nvidia-smi) D 1 1", "/proc/uptime": uptime, **kernel}, log=(HUNG,))
+    assert found["tasks" if status is FAIL else "kernel log"].status is status
+
+
 def test_in_a_container_the_numbers_of_the_log_are_not_ours() -> None:
     assert said(log=(HUNG,), machine="pod-with-devices")["kernel log"].status is UNKNOWN
 
@@ -280,3 +301,13 @@ def test_room_leaves_nothing(tmp_path: Any) -> None:
     assert (got["errno"], list(tmp_path.iterdir())) == (0, [])
     assert LiveHost().ask(f"room:{tmp_path}/nothing").kind == "absent"  # type: ignore[union-attr]
     assert LiveHost(root=str(tmp_path)).ask("room:/").kind == "another root"  # type: ignore[union-attr]
+
+
+def test_an_uptime_that_is_a_containers_dates_nothing() -> None:
+    """lxcfs and time namespaces show another /proc/uptime than that of the kernel whose log it is."""
+    old = KernelLog((), True, (SystemEvent(Trouble.LOCKUP, "3", 50_000.0),), "/dev/kmsg")
+    found = {
+        one.subject: one.status for one in f.judge(node_system, f.machine({System: f.system(uptime=3600.0), KernelLog: old}))
+    }
+    assert "CPU 3" not in found
+    assert found["kernel log"] is UNKNOWN

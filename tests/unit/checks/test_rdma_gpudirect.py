@@ -371,7 +371,7 @@ def test_an_instance_of_one_gpu_has_an_efa_without_gpudirect(gpus: int, status: 
     ("variables", "plugins", "status", "words"),
     [
         ({"NCCL_NET": "socket"}, (), Status.SKIP, "socket is meant to carry the data"),
-        ({"NCCL_IB_DISABLE": "1"}, (), Status.SKIP, "NCCL_IB_DISABLE=1: NCCL's own network asks no RDMA device"),
+        ({"NCCL_IB_DISABLE": "1"}, (), Status.SKIP, "NCCL_IB_DISABLE=1, and no network plugin is installed"),
         ({"NCCL_IB_DISABLE": "1"}, (f.plugin(),), Status.UNKNOWN, "whether a plugin does is not known"),
         ({"NCCL_IB_DISABLE": "1"}, UNREAD, Status.UNKNOWN, "whether a plugin does is not known"),
         ({"NCCL_IB_DISABLE": "0"}, (), Status.PASS, "everything that NCCL asks says DMA-BUF"),

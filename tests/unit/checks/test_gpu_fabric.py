@@ -1,0 +1,112 @@
+"""gpu.fabric: what NVML says of the access of GPUs to each other, of their fabric, and of NVLinks under load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from netdoctor.checks.gpu_fabric import gpu_fabric
+from netdoctor.facts.fabric import NO_CLUSTER, Fabric
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.gpu_health import FabricInfo, GpuHealth, GpuState, Pair
+from netdoctor.facts.gpu_load import GpuLoad, Load
+from netdoctor.facts.pci import Pci
+from netdoctor.model import Finding, Status, Unavailable
+from tests.support import facts as f
+
+LOST, NONE = Unavailable("timed out", "5 s"), Unavailable("unsupported", "NVML: Not Supported")
+MESH: dict[str, Any] = {"name": "NVIDIA A100-SXM4-80GB", "capability": (8, 0), "nvlinks": (True,) * 12}
+BRIDGED: dict[str, Any] = {"name": "NVIDIA H100 NVL"}
+BARE: dict[str, Any] = {"name": "NVIDIA A100-PCIE-40GB", "capability": (8, 0), "nvlinks": (False,) * 12}
+
+
+def fabric_info(state: int) -> FabricInfo:
+    return FabricInfo(state, 0, 0, NO_CLUSTER, 0)
+
+
+def state(index: int, told: FabricInfo | Unavailable = NONE, **changes: Any) -> GpuState:
+    gpu = f.gpu(index)
+    fields: dict[str, Any] = {**dict.fromkeys(GpuState.__dataclass_fields__, NONE), "pci": gpu.pci, "uuid": gpu.uuid}
+    return replace(GpuState(**fields), name=gpu.name, fabric=told, **changes)
+
+
+def said(
+    gpu: dict[str, Any], pairs: tuple[Pair, ...] | None = None, told: object = NONE, load: Any = None, number: int = 4
+) -> dict[str, Finding]:
+    """By subject.  `told` is the fabric of all, or of each."""
+    each = told if isinstance(told, list) else [told] * number
+    every = tuple(Pair(a, b, 0, 0, 0) for a, b in combinations(range(number), 2))
+    facts = {
+        Gpus: f.gpus(number, all=tuple(f.gpu(i, **gpu) for i in range(number))),
+        GpuHealth: GpuHealth(tuple(state(i, one) for i, one in enumerate(each)), every if pairs is None else pairs),
+        Fabric: Fabric(False, NONE),
+        Pci: f.pci(number, 0),
+        GpuLoad: load or LOST,
+    }
+    return {one.subject: one for one in f.judge(gpu_fabric, f.machine(facts))}
+
+
+def pairs(number: int = 4, **first: Any) -> tuple[Pair, ...]:
+    one, *rest = (Pair(a, b, 0, 0, 0) for a, b in combinations(range(number), 2))
+    return (replace(one, **first), *rest)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, Status.PASS),
+        ({"read": 4, "write": 4}, Status.FAIL),
+        ({"write": 4}, Status.FAIL),  # NCCL asks for both (src/graph/paths.cc)
+        ({"read": 4, "nvlink": LOST}, Status.UNKNOWN),
+        ({"read": LOST}, Status.UNKNOWN),
+        ({"nvlink": LOST}, Status.PASS),  # which decides nothing where they may
+        ({"read": 1, "write": 1, "nvlink": 5}, Status.PASS),  # the chipset refuses two that no NVLink joins
+    ],
+)
+def test_access_between_gpus_of_a_mesh(change: dict[str, Any], status: Status) -> None:
+    assert said(MESH, pairs(**change))["peer access"].status is status
+
+
+@pytest.mark.parametrize(
+    ("told", "status"), [(fabric_info(0), Status.PASS), (NONE, Status.PASS), (fabric_info(3), Status.FAIL)]
+)
+def test_bridged_pairs_are_no_fabric(told: object, status: Status) -> None:
+    """A driver says of them "in no fabric", or that it does not support the question."""
+    joined = {(0, 1), (2, 3)}
+    some = tuple(replace(one, **({} if (one.one, one.other) in joined else refused)) for one in pairs())
+    assert said(BRIDGED, some, told)["peer access"].status is status
+
+
+refused = {"read": 1, "write": 1, "nvlink": 5}
+
+
+@pytest.mark.parametrize(
+    ("some", "status"),
+    [((Pair(0, 1, 1, 1, 5),), Status.SKIP), ((Pair(0, 1, 0, 0, 5),), Status.PASS), ((), Status.UNKNOWN)],
+)
+def test_links_that_are_down_give_no_access(some: tuple[Pair, ...], status: Status) -> None:
+    assert said(BARE, some, number=2)["peer access"].status is status
+
+
+def test_a_pair_that_nvml_left_out_is_unknown() -> None:
+    assert said(MESH, pairs()[:-1])["peer access"].status is Status.UNKNOWN
+
+
+def test_one_gpu_in_no_fabric_beside_its_like() -> None:
+    told = [fabric_info(3)] * 4
+    assert said(MESH, told=told)["fabric"].status is Status.PASS
+    assert said(MESH, told=[*told[:3], fabric_info(0)])["fabric"].status is Status.UNKNOWN
+    assert said(MESH, told=fabric_info(0))["fabric"].status is Status.SKIP
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize(
+    ("counts", "status"),
+    [((0,) * 12, Status.PASS), (LOST, Status.UNKNOWN), ((0,) * 11 + (LOST,), Status.UNKNOWN), ((), Status.UNKNOWN)],
+)
+def test_links_whose_errors_were_not_seen(place: int, counts: Any, status: Status) -> None:
+    loads = {str(f.gpu(i).uuid): Load(9, 1900, {}, 0, counts if i == place else (0,) * 12) for i in range(4)}
+    assert said(MESH, load=GpuLoad(8.0, loads))["NVLinks under load"].status is status
