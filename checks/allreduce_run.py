@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from netdoctor.api import (
     CommonRun,
     Expected,
     Finding,
+    GpuHealth,
     Gpus,
     Intent,
     Kernel,
@@ -53,7 +54,15 @@ START = "start netdoctor allreduce on the missing node as well; --wait gives it 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
 def allreduce_run(
-    baseline: Baseline, paths: PathRun, pci: Pci, gpus: Gpus, expected: Expected, job: Intent, kernel: Kernel, vantage: Vantage
+    baseline: Baseline,
+    paths: PathRun,
+    pci: Pci,
+    gpus: Gpus,
+    state: GpuHealth,
+    expected: Expected,
+    job: Intent,
+    kernel: Kernel,
+    vantage: Vantage,
 ) -> Iterator[Finding]:
     run, wanted, there = baseline.run, expected.transport, accelerator(pci, gpus)
     if isinstance(wanted, Unavailable):
@@ -64,12 +73,14 @@ def allreduce_run(
         _judge,
         sockets=transport.network_family(wanted or "") == SOCKET,
         files=kernel.limit("nofile") if vantage.job_user else None,
+        exclusive={seen.ordinal for seen, gpu in gpus.of_the_job or () if gpu is not None and state.exclusive(gpu.uuid)},
     )
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
         text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
         yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
     else:
-        lacks = layers.lacks(run, gpus, job)
+        # Of nodes together it is asked how they reach each other, with as many ranks as one likes (--ranks-per-node).
+        lacks = "" if isinstance(run, CommonRun) else layers.lacks(run, gpus, job)
         yield unknown(f"the all-reduce finished, {lacks}", how=AGAIN) if lacks else judge(run, there)
     if isinstance(paths.runs, Unavailable):
         if run and not ((there and there.none) or hcas.nothing_for_nccl(pci, gpus)):
@@ -111,14 +122,23 @@ def _transport(
 
 
 def _judge(
-    run: Run, there: Accelerator | Unavailable | None, *, sockets: bool, files: int | Unavailable | None = None
+    run: Run,
+    there: Accelerator | Unavailable | None,
+    *,
+    sockets: bool,
+    files: int | Unavailable | None = None,
+    exclusive: Collection[int] = (),
 ) -> Finding:
-    """`files` is the job's own limit of open files; None: what limits are seen here are not the job's."""
+    """`files` is the job's own limit of open files; None: what limits are seen here are not the job's.  On GPUs that are
+    `exclusive` one process alone may compute."""
     measured: dict[str, object] = {"seconds": round(run.seconds, 3), **({"reason": run.reason} if run.reason else {})}
     if run.abandoned:
         measured["left_behind"] = run.abandoned
     if run.state == State.FINISHED:
         found = _finished(run, there, sockets, measured)
+    elif run.state == State.FAILED and _one_alone(run, exclusive):
+        text = "two ranks on one GPU did not run: its compute mode lets one process alone compute, but by MPS"
+        found = unknown(text, how="two GPUs or two nodes; nvidia-smi -c DEFAULT for a while", measured=measured)
     elif run.state in (State.FAILED, State.HUNG):
         found = _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}}, files)
     else:
@@ -130,6 +150,12 @@ def _judge(
         text = f"{found.message}: so nodes told that did not prove to be of this run"
         found = unknown(text, how="see allreduce.nodes", measured=found.measured)
     return replace(found, notes=(*found.notes, *run.remarks))
+
+
+def _one_alone(run: Run, exclusive: Collection[int]) -> bool:
+    """Whether the run needs two processes on a GPU that takes one (nvmlComputeMode_t)."""
+    shared = {ordinal for ordinal in run.experiment.gpus if run.experiment.gpus.count(ordinal) > 1}
+    return not shared.isdisjoint(exclusive)
 
 
 def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, measured: dict[str, object]) -> Finding:
@@ -156,6 +182,9 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
             measured=measured,
             how=IB,
         )
+    if not sockets and one.path.pinned and one.backend == "nccl" and transport.shown_network(run) is None:
+        text = f"the all-reduce finished, and no log of it shows whether it went by {one.path.pinned}"
+        return unknown(text, how=AGAIN, measured=measured)
     sums = f"{size_text(min(one.sizes))} to {size_text(max(one.sizes))}, every sum exact"
     between = one.path.way == Way.BETWEEN_NODES
     notes = (run.reason,) if run.reason else ()

@@ -9,9 +9,7 @@ from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
-    SOCKET,
     Baseline,
-    CommonRun,
     Environ,
     Expected,
     Finding,
@@ -93,9 +91,7 @@ def tcp_buffers(
             yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
             return
         on, trip = partial(tcp_window.Sockets, window=window, environ=environ, carrier=data.why), _round_trip(net, expected)
-        runs = (baseline.run, *(paths.runs or ()))
-        measured = any(isinstance(run, CommonRun) and run.finished and transport.shown_network(run) == SOCKET for run in runs)
-        unmeasured = intent.others is True and not measured
+        unmeasured = intent.others is True and not transport.sockets_measured(baseline, paths)
         for one in _links(net, environ, version):
             found = one if isinstance(one, Finding) else _judge(on(one), trip, vantage, unmeasured=unmeasured)
             yield between_nodes(found, intent)
@@ -128,8 +124,7 @@ def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Find
         yield unknown(f"which interfaces carry the data could not be told: {picks}")
         return
     links = [link for pick in picks if (link := net.link(pick.interface))]
-    named = interfaces.meant(known)
-    out = [link for link in links if not interfaces.stays(net, link, named=named)]
+    out = [link for link in links if not interfaces.stays(net, link, named=interfaces.meant(known))]
     if not out and not any(link.loopback for link in links):
         yield unknown("NCCL finds no interface that leaves this node for its sockets", how="see net.socket_ifname")
     for link in links:
@@ -167,7 +162,7 @@ def _too_small(on: tcp_window.Sockets, segment: int) -> Finding | None:
 
 
 def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasured: bool) -> Finding:
-    name, enough = on.link.name, on.enough
+    name, enough, needed = on.link.name, on.enough, trip.ms or WIDE_MS
     if (small := _too_small(on, on.link.mtu - HEADERS)) is not None:
         return replace(small, subject=name, fix=_fix(vantage, on.window, DEFAULT), evidence=on.evidence)
     # The message holds what the settings give; what was measured stands beside it.
@@ -176,7 +171,6 @@ def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasu
     if trip.ms is not None:
         said["measured"] = {"round_trip": Quantity(trip.ms, "ms"), "at_most": Quantity(on.at_most(trip.ms) / 1000, "Gb/s")}
         at += f", and it is {'longer' if enough < trip.ms else 'not longer'} ({trip.source})"
-    needed = WIDE_MS if trip.ms is None else trip.ms
     if isinstance(on.link.speed_mbps, Unavailable) and enough < needed:
         at = f"the speed of {name} is not known ({on.link.speed_mbps}); at 400 Gb/s, {at}"
         return unknown(at, how=f"ethtool {name}, or ask the cloud provider", **said)
@@ -196,11 +190,11 @@ def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasu
         return unknown(f"{at}; {vantage.network_elsewhere}", how=FROM_JOB, **said)
     if unmeasured and trip.ms is None and enough < WIDE_MS:
         return unknown(f"{at}; the round trip to the other nodes was not measured", how=MEASURE, **said)
-    farther = trip.ms is None and enough < WIDE_MS
-    return ok(at, notes=[f"farther nodes need more; to have the round trip measured: {MEASURE}"] if farther else [], **said)
+    farther = f"farther nodes need more; to have the round trip measured: {MEASURE}"
+    return ok(at, notes=[farther] if trip.ms is None and enough < WIDE_MS else [], **said)
 
 
 def _fix(vantage: Vantage, window: tcp_window.Window, wanted: int) -> Fix | None:
     least = {"net.ipv4.tcp_rmem": "4096 131072", "net.ipv4.tcp_wmem": "4096 16384"}.get(window.setting)
-    value = "1" if least is None else f"{least} {wanted}"
+    value = f"{least} {wanted}" if least else "1"
     return None if window.setting.startswith("NCCL_") else fix_sysctl(vantage, window.setting, value)

@@ -72,10 +72,8 @@ def gid(
         return
     own = environ if vantage.job_environment else environ.of_the_node
     setting = own.get("NCCL_IB_HCA")
-    hidden = pci.rdma if isinstance(pci.rdma, Unavailable) else set(pci.rdma) - set(rails.ethernet_alone(pci, kernel))
-    if not rdma.devices and (isinstance(hidden, Unavailable) or hidden or pci.unclassified):
-        text = "sysfs shows no RDMA device, PCI shows hardware or may have some: see rdma.dev_infiniband"
-        yield unknown(text, subject=SUBJECT, how=FROM_JOB)
+    if not rdma.devices and rails.may_hide(pci, kernel):
+        yield unknown("sysfs shows no RDMA device, PCI hardware: see rdma.dev_infiniband", subject=SUBJECT, how=FROM_JOB)
         return
     if rdma.devices and isinstance(setting, Unavailable):
         yield unknown(f"NCCL_IB_HCA could not be read: {setting}", subject=SUBJECT, how=FROM_JOB)
@@ -83,12 +81,8 @@ def gid(
     choice = parse_hcas(setting or "")
     subjects = hcas.subjects(rdma.devices, hcas.places(gpus, pci), pci, choice)
     devices = [one.device for one in subjects]
-    ports = [
-        (d, p)
-        for d in devices
-        for p in hcas.active_ports(d)
-        if p.link_layer == "Ethernet" and usable(d, rdma, net).yes is not False
-    ]
+    opens = [d for d in devices if usable(d, rdma, net).yes is not False]
+    ports = [(d, p) for d in opens for p in hcas.active_ports(d) if p.link_layer == "Ethernet"]
     active = [p.link_layer for d in devices for p in hcas.active_ports(d)]
     if not ports or 2 * active.count("InfiniBand") > len(devices):
         closed = [d.name for d in devices if usable(d, rdma, net).step not in (Step.NONE, Step.UNREAD, Step.GID, Step.PORT)]
@@ -136,13 +130,12 @@ def _judged(
 ) -> Iterator[Finding]:
     for rail in rails:
         alike = [one for one in rails if (one.device.driver, one.port.rate_gbps) == (rail.device.driver, rail.port.rate_gbps)]
-        found = _alone(rail, net, vantage) or _among(rail, alike, unread)
-        if found is not None and not vantage.job_environment:
-            found = unknown(f"{found.message}; the job's NCCL_IB_HCA may leave it out", subject=found.subject, how=FROM_JOB)
-        if found is not None and found.status is Status.FAIL and found.fix is None:
-            found = replace(found, fix=_mend(rail, wishes, vantage))
-        if found is not None:
-            yield found
+        if (found := _alone(rail, net, vantage) or _among(rail, alike, unread)) is None:
+            continue
+        if not vantage.job_environment:
+            yield unknown(f"{found.message}; the job's NCCL_IB_HCA may leave it out", subject=found.subject, how=FROM_JOB)
+        else:
+            yield replace(found, fix=_mend(rail, wishes, vantage)) if found.status is Status.FAIL else found
 
 
 def _alone(rail: gids.Rail, net: Net, vantage: Vantage) -> Finding | None:
@@ -157,9 +150,8 @@ def _alone(rail: gids.Rail, net: Net, vantage: Vantage) -> Finding | None:
         return unknown(f"the interface of its GID could not be read: {lost}", subject=name, how=HOW)
     if foreign or (netdev and netdev not in {one.name for one in links or ()}):
         text = f"NCCL takes the GID of {rail.words}, whose interface is not in this network namespace"
-        if not vantage.job_network:
-            return unknown(f"{text}; {vantage.network_elsewhere}", subject=name, how=FROM_JOB)
-        return fail(text, subject=name, loss=cost.STOPS)
+        elsewhere = unknown(f"{text}; {vantage.network_elsewhere}", subject=name, how=FROM_JOB)
+        return fail(text, subject=name, loss=cost.STOPS) if vantage.job_network else elsewhere
     return None
 
 
@@ -169,8 +161,7 @@ def _among(rail: gids.Rail, alike: Sequence[gids.Rail], unread: bool) -> Finding
     if usual is not None and rail.grade < usual and not unread:
         text = f"NCCL takes {gids.words(rail.grade)} ({rail.words}), and {gids.words(usual)} on the other rails"
         return fail(text, subject=name, expected=gids.words(usual), loss=cost.STOPS)
-    same = [one.device.name for one in alike if gids.same_address(one, rail)]
-    if same:
+    if same := [one.device.name for one in alike if gids.same_address(one, rail)]:
         return fail(f"the address of its GID is that of {', '.join(same)} as well", subject=name, loss=cost.STOPS)
     return None
 
@@ -192,9 +183,8 @@ def _mend(rail: gids.Rail, wishes: Sequence[gids.Wish], vantage: Vantage) -> Fix
 
 def _near(rail: gids.Rail) -> Finding:
     text = f"NCCL takes {gids.words(rail.grade)} ({rail.words}): it reaches peers on its own Ethernet segment alone"
-    return unknown(
-        f"{text}, and whether the job's are is not known", subject=rail.device.name, how="netdoctor allreduce of two nodes"
-    )
+    text = f"{text}, and whether the job's are is not known"
+    return unknown(text, subject=rail.device.name, how="netdoctor allreduce of two nodes")
 
 
 def _passed(rails: Sequence[gids.Rail], wishes: Sequence[gids.Wish], vantage: Vantage) -> Finding:

@@ -75,8 +75,9 @@ def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int,
     world = sum(one.ranks for one in made.values())
     named = ((node, host) for node in made if (host := cluster.hosts.get(node)))
     hosts = {cluster.first_ranks[node] + rank: host for node, host in named for rank in range(made[node].ranks)}
+    own_experiment = made[cluster.nodes.rank]
     built = verdict.build(
-        replace(made[cluster.nodes.rank], ranks=world, gpus=()),
+        replace(own_experiment, ranks=world, gpus=own_experiment.gpus if len(made) == 1 else ()),
         merged.events,
         merged.interruption(),
         facts=own.torch if isinstance(own.torch, TorchFacts) else None,
@@ -84,7 +85,7 @@ def combine(cluster: Cluster, made: Mapping[int, AllReduce], parts: Mapping[int,
         hosts=hosts,
     )
     own_fields = {one.name: getattr(built, one.name) for one in fields(built)}
-    common = CommonRun(**own_fields, told="", told_cause="", proven=cluster.proven)
+    common = CommonRun(**own_fields, told="", told_cause="", proven=cluster.proven, here=made[cluster.nodes.rank].ranks)
     run = _elect(cluster, common, made, merged.failed_nodes)
     return replace(cluster, run=replace(run, **{name: getattr(own, name) for name in _OF_THIS_NODE}))
 

@@ -12,7 +12,7 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import RdmaDevice
-from netdoctor.facts.runs import Baseline, Caller, Run, Way
+from netdoctor.facts.runs import Baseline, Caller, CommonRun, Run, Way
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Kind, Unavailable, Word, missing
 
@@ -186,13 +186,15 @@ def lacks(run: Run, gpus: Gpus, job: Intent) -> str:
     if not run.verified or any(r.wrong for r in run.ranks):
         return ""
     one = run.experiment
-    if one.backend != "nccl" or one.path.way == Way.BETWEEN_NODES:
+    here = run.here if isinstance(run, CommonRun) else None  # each rank of a run of nodes has a GPU of its own
+    if one.backend != "nccl" or (one.path.way == Way.BETWEEN_NODES and here is None):
         return ""
     told = run.torch.device_count if run.torch and run.via is Caller.TORCH else None
     seen = told if told is not None else gpus.visible if isinstance(gpus.visible, Unavailable) else len(gpus.visible)
     if isinstance(seen, Unavailable):
         return f"and whether every GPU of the job took part could not be read: {seen}"
-    ran, wanted = len(set(one.gpus)), min(seen, job.ranks_per_node or MAX_RANKS, MAX_RANKS)
+    ran = len(set(one.gpus)) if here is None else here
+    wanted = min(seen, job.ranks_per_node or MAX_RANKS, MAX_RANKS)
     return f"with {ran} of the job's {wanted} GPUs: nothing is known of the others" if ran < wanted else ""
 
 

@@ -223,6 +223,7 @@ class CommonRun(Run):
     told: str  # what they found out together about a run that went wrong, in one sentence; "": no more than its ranks said
     told_cause: str  # its cause
     proven: bool = True  # who told it proved to be of this run: else nothing of it is a fault of anybody's
+    here: int | None = None  # how many of its ranks were this node's; None: a recording that does not say
 
 
 BURSTS: Final = 3  # of each kind in a control

@@ -39,6 +39,11 @@ def ethernet_alone(pci: Pci, kernel: Kernel) -> tuple[PciDevice, ...]:
     return tuple(one for one in some if not beside_gpus & set(switches(one)) and cards[one.driver] < max(_RAILS, len(gpus)))
 
 
+def may_hide(pci: Pci, kernel: Kernel) -> bool:
+    """Whether there may be RDMA devices that sysfs does not show: in another namespace, or without their module."""
+    return isinstance(pci.rdma, Unavailable) or bool(set(pci.rdma) - set(ethernet_alone(pci, kernel)) or pci.unclassified)
+
+
 def _without_module(one: PciDevice, kernel: Kernel) -> bool:
     module = _RDMA_MODULES.get(one.driver) if isinstance(one.driver, str) else None
     loaded = kernel.modules.get(module) if module else None

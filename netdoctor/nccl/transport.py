@@ -10,7 +10,7 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
-from netdoctor.facts.runs import Baseline, PathRun, Run
+from netdoctor.facts.runs import Baseline, CommonRun, PathRun, Run
 from netdoctor.model import Unavailable, missing
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.integers import integer
@@ -40,6 +40,12 @@ def data_by_sockets(
     if intent.others is False:
         return Carrier(False, f"{intent.why}: no data crosses the network")
     return _by_log(*runs) or _by_settings(environ, libraries) or _by_devices(rdma, environ, net)
+
+
+def sockets_measured(baseline: Baseline, paths: PathRun) -> bool:
+    """Whether an all-reduce between nodes went over sockets: what they give is measured."""
+    runs = (baseline.run, *(paths.runs or ()))
+    return any(isinstance(run, CommonRun) and run.finished and shown_network(run) == SOCKET for run in runs)
 
 
 def log_of(run: Run | Unavailable | None) -> LogFacts | None:

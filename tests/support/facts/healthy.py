@@ -182,7 +182,9 @@ def gb200() -> Machine:
 def gb10() -> Machine:
     """DGX Spark: one GPU that shares memory with the CPU, two RoCE ports, no GPUDirect RDMA by design."""
     name = "NVIDIA GB10"
-    hcas = tuple(f.hca(i, name=f"rocep{i}", ports=(f.roce_port(f"enp{i}", rate_gbps=200.0),)) for i in range(2))
+    gids = [f.roce_gids(f"enp{i}", f"0a03:{i:02x}07") for i in range(2)]
+    ports = [f.roce_port(f"enp{i}", rate_gbps=200.0, gids=gids[i]) for i in range(2)]
+    hcas = tuple(f.hca(i, name=f"rocep{i}", ports=(ports[i],)) for i in range(2))
     run = f.run(
         2,
         experiment=replace(f.run().experiment, ranks=2, gpus=(0, 0)),

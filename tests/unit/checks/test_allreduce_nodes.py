@@ -88,6 +88,16 @@ def test_ranks_of_all_nodes_are_one_run() -> None:
     assert all(f.status is Status.PASS for f in findings(made))
 
 
+def test_of_one_node_its_gpus_are_known() -> None:
+    made = heard(1, ready={0: Ready(2, "nccl")})
+    plan = combine.experiments(made)
+    assert not isinstance(plan, str)
+    made = replace(made, first_ranks=combine.first_ranks(plan))
+    own = verdict.not_started(plan[0], Reason(Obstacle.OTHER_NODE, "own"))
+    run = combine.combine(made, plan, {0: part(*done())}, own).run
+    assert run is not None and run.experiment.gpus == (0, 1)
+
+
 def test_a_node_without_a_data_comparison_makes_all_unknown() -> None:
     events = [e for e in done() if e["event"] != "verified"]
     assert common(heard(), {**{n: part(*done()) for n in range(3)}, 3: part(*events)})[1].verified is None

@@ -9,13 +9,14 @@ import pytest
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.cluster.session import beside, shared
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.gpu_health import GpuHealth, GpuState
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Kind, Status, Unavailable
-from tests.support.facts import baseline, gloo_run, gpus, hca_run, job, judge, log, machine, only, path_run, pci, rank, run
+from tests.support.facts import baseline, gloo_run, gpu, gpus, hca_run, job, judge, log, machine, only, path_run, pci, rank, run
 
 NO_GPU = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
@@ -48,6 +49,26 @@ def test_a_healthy_node_passes() -> None:
 )
 def test_states(given: Run, status: Status, cause: str | None) -> None:
     assert one(given) == (status, cause)
+
+
+@pytest.mark.parametrize(
+    ("mode", "ordinals", "status"),
+    [(0, (0, 0), Status.FAIL), (3, (0, 0), Status.UNKNOWN), (1, (0, 0), Status.UNKNOWN), (3, (0, 1), Status.FAIL)],
+)
+def test_one_process_alone_may_compute(mode: int, ordinals: tuple[int, ...], status: Status) -> None:
+    no = Unavailable("unsupported")
+    fields: dict[str, Any] = {**dict.fromkeys(GpuState.__dataclass_fields__, no), "uuid": gpu(0).uuid, "compute_mode": mode}
+    experiment = AllReduce("nccl", 2, "cuda", gpus=ordinals)
+    failed = run(2, state="failed", verified=None, experiment=experiment, blamed=(1,))
+    facts = {Baseline: baseline(failed), Gpus: gpus(2), Pci: pci(2, 0), GpuHealth: GpuHealth((GpuState(**fields),))}
+    assert only(judge(allreduce_run, machine() | facts)).status is status
+
+
+@pytest.mark.parametrize(("shown", "status"), [(log(net="IB"), "pass"), (log(net="", vias=()), "unknown"), (None, "unknown")])
+def test_a_port_whose_run_has_no_log(shown: Any, status: str) -> None:
+    facts = machine() | {PathRun: path_run(replace(hca_run(), log=shown)), Intent: job(nodes=2)}
+    found = {one.subject: one.status for one in judge(allreduce_run, facts)}
+    assert found["inter-node mlx5_0:1"] == status
 
 
 def test_of_a_missing_node_the_next_step_is_to_start_it() -> None:

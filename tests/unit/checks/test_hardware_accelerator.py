@@ -14,7 +14,7 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.job import Expected
 from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import Baseline
+from netdoctor.facts.runs import Baseline, Path, Way
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
@@ -33,12 +33,21 @@ def judged(changes: Changes) -> dict[str, Finding]:
     return {x.subject: x for x in found}
 
 
+def together(here: int | None, asked: int = 8) -> Changes:
+    """An all-reduce of two nodes, so many ranks of it on this one."""
+    one = f.run(2 * asked, experiment=replace(f.run().experiment, ranks=2 * asked, gpus=(), path=Path(way=Way.BETWEEN_NODES)))
+    return {Baseline: f.baseline(replace(f.common_run(one), here=here))}
+
+
 def given_away(driver: str) -> Pci:
     return f.pci(devices=(*(f.gpu_device(i) for i in range(7)), f.gpu_device(7, driver=driver)))
 
 
 CASES: dict[str, tuple[Changes, str, Status]] = {
     "eight everywhere": ({}, GPUS, Status.PASS),
+    "all of them between nodes": (together(8), JOB, Status.PASS),
+    "one rank a node between nodes": (together(1), JOB, Status.UNKNOWN),
+    "one rank a node, as the job has": ({**together(1), Intent: f.job(ranks_per_node=1)}, JOB, Status.PASS),
     "one in the container": ({Vantage: f.pod(), Gpus: f.gpus(1)}, GPUS, Status.PASS),
     "one given to a virtual machine": ({Pci: given_away("vfio-pci"), Gpus: f.gpus(7)}, GPUS, Status.PASS),
     "all given to virtual machines": (

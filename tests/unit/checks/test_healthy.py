@@ -43,7 +43,7 @@ def test_there_are_checks() -> None:
     assert {"rdma.gpudirect", "rdma.dev_infiniband", "cpu.numa_affinity", "nccl.version", "hardware.accelerator"} <= set(CHECKS)
 
 
-@pytest.mark.parametrize("stated", [{}, {"nodes": 1}], ids=["nothing stated", "one node"])
+@pytest.mark.parametrize("stated", [{}, {"nodes": 1}, {"nodes": 2}], ids=["nothing stated", "one node", "two nodes"])
 def test_a_healthy_machine_has_no_fail(stated: dict[str, int]) -> None:
     for check, name, machine in machines(**stated):
         found = f.judge(CHECKS[check], machine)

@@ -387,27 +387,3 @@ def test_an_interface_with_link_local_alone_can_be_left_out() -> None:
     six = seen(LO, netlink_link("eth0", 2, "10.0.0.7", "fe80::8"), netlink_link("eth1", 3, "fe80::9"), master=far("eth0"))
     every = findings(net=six, baseline=SOCKET_LOG, environ=environ({"NCCL_SOCKET_FAMILY": "AF_INET6"}))["NET/Socket"]
     assert every.how == "NCCL_SOCKET_FAMILY=AF_INET, or give them addresses"
-
-
-# A routed host's own address is on a dummy (BGP to the host); hosts may talk over a vxlan.
-FABRIC = (netlink_link("eth0", 2, addresses=(address("10.255.0.1", 31),)), netlink_link("eth1", 3, "10.255.1.1"))
-OWN = Peer("10.0.0.7", ("10.0.0.7",), {"10.0.0.7": Route("lo", "local")}, local=True, variable="MASTER_ADDR")
-
-
-@pytest.mark.parametrize("kind", ["dummy", "vxlan", "geneve", "tun"])
-@pytest.mark.parametrize(
-    ("value", "master", "status"),
-    [
-        ("own0", OWN, PASS),  # the others come to this address
-        ("=own0", OWN, PASS),
-        ("own0", far("eth0"), UNKNOWN),
-        ("^eth", far("eth0"), FAIL),  # nobody named it: it is what was left
-    ],
-)
-def test_who_names_an_interface_means_it(kind: str, value: str, master: Peer, status: Status) -> None:
-    given = {
-        "net": seen(LO, *FABRIC, netlink_link("own0", 9, "10.0.0.7", kind=kind), master=master),
-        "environ": environ({"NCCL_SOCKET_IFNAME": value}),
-        "job": SEVERAL,
-    }
-    assert found(**given)["NCCL"][0] is status
