@@ -82,6 +82,9 @@ class Kind(Word):
 
 
 KINDS: Final = frozenset(kind.value for kind in Kind)
+# Their detail alone may be a path or a value, which does not say what is wrong with it; those of the others are whole reasons:
+# "could not be read: absent: No such file or directory" tells nothing that "could not be read: No such file or directory" does not.
+_NAMED: Final = frozenset((Kind.EMPTY, Kind.TIMED_OUT, Kind.MALFORMED, Kind.CRASHED, Kind.NOT_RECORDED, Kind.ANOTHER_ROOT))
 
 
 def kind_named(name: object) -> Kind:
@@ -110,11 +113,19 @@ class Unavailable:
         object.__setattr__(self, "kind", Kind(self.kind))  # a name that is no kind is an error where it is made
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.detail}" if self.detail else self.kind.value
+        """The reason in words, the only place that makes them: without the kind where the detail says it itself."""
+        if not self.detail:
+            return self.kind.value
+        return f"{self.kind}: {self.detail}" if self.kind in _NAMED else self.detail
 
     def __bool__(self) -> Literal[False]:
         """Never true: ``if fact.field`` cannot take missing evidence for content, and ``fact.field or ()`` is what is known."""
         return False
+
+
+def named(whose: str, why: Unavailable) -> str:
+    """A reason with who gave it, once: libraries begin their errors with their own name."""
+    return str(why) if str(why).startswith(whose) else f"{whose}: {why}"
 
 
 def missing(*values: object) -> Unavailable | None:

@@ -64,7 +64,7 @@ def path_limit(run: Run, gpus: Gpus, pci: Pci, rdma: Rdma) -> Limit | Unavailabl
     if isinstance(better, Limit) and better.nvlink and not _partitioned(gpus):
         return replace(better, why=f"{better.why}, and {by}")  # nothing but a fault keeps NCCL from NVLink
     if isinstance(better, Limit):  # whether it should be off is not known
-        return Unavailable(Kind.NOT_READ, f"{by}, where P2P could carry it")
+        return Unavailable(Kind.NOT_READ, f"{by}, where P2P could carry it: whether it should is not known")
     return Unavailable(better.kind, f"{by}, whose limit is not known here")
 
 
@@ -78,13 +78,13 @@ def _port(path: Path, log: LogFacts | None, rdma: Rdma, pci: Pci) -> Limit | Una
     if log is not None and log.net and network_family(log.net) != "IB":
         return Unavailable(Kind.UNSUPPORTED, f"{log.net} is a plugin's network: by which ports it goes is not said")
     if isinstance(rdma.devices, Unavailable) or not path.device:
-        return Unavailable(Kind.NOT_READ, f"RDMA devices: {rdma.devices}" if path.device else "which port carried the data")
+        return Unavailable(Kind.NOT_READ, f"RDMA devices: {rdma.devices}" if path.device else "which port carried the data is not known")
     for device in rdma.devices:
         for one in device.ports or ():
             if device.name == path.device and one.number == path.port and isinstance(one.rate_gbps, float | int):
                 rate = max([one.rate_gbps, *_like(device, one, rdma.devices, pci)])
                 return Limit(rate / 8 / 2, f"half of {rate:g} Gb/s: both ranks share the port {path.pinned}")
-    return Unavailable(Kind.NOT_READ, f"the rate of {path.pinned}")
+    return Unavailable(Kind.NOT_READ, f"the rate of {path.pinned} is not known")
 
 
 def _like(device: RdmaDevice, port: RdmaPort, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterator[float]:
@@ -171,7 +171,7 @@ def _pcie(gpus: list[Gpu], pci: Pci) -> Limit | Unavailable:
     found = [device for gpu in gpus if isinstance(gpu.pci, str) and (device := pci.at(gpu.pci))]
     # Root port first, then switches: two components above a device at least mean that a switch stands over it.
     if not all(d.placed for d in found):
-        return Unavailable(Kind.NOT_READ, "where the GPUs sit on PCI")
+        return Unavailable(Kind.NOT_READ, "where the GPUs sit on PCI is not known")
     if len(found) < len(gpus) or len({d.root for d in found}) > 1 or len({d.path[:1] for d in found}) > 1:
         return Unavailable(Kind.UNSUPPORTED, "the data crosses the CPU between PCIe roots, whose limit is not known here")
     rates = []
@@ -181,7 +181,7 @@ def _pcie(gpus: list[Gpu], pci: Pci) -> Limit | Unavailable:
         ends = [end.link for end in (device, above) if end and isinstance(end.link, PciLink)]
         speed = min((end.max_speed for end in ends), default=0.0)
         if len(ends) < 2 or speed not in _PCIE:
-            return Unavailable(Kind.NOT_READ, f"the PCIe link of {device.address}")
+            return Unavailable(Kind.NOT_READ, f"the PCIe link of {device.address} is not known")
         rates.append(_PCIE[speed] * min(end.max_width for end in ends) / 8)
     rate = min(rates)
     return Limit(rate, f"the PCIe link of the slowest GPU: {rate:.0f} GB/s in NCCL's model")

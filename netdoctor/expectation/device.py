@@ -144,7 +144,7 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable) ->
     names = {device.address: name for name, device in ends}
     parts: list[Part] = []
     expected: list[Expectation] = []
-    lost = [(name, Unavailable(Kind.NOT_READ, "its place on PCI")) for name, device in ends if not device.placed]
+    lost = [(name, Unavailable(Kind.NOT_READ, "its place on PCI is not known")) for name, device in ends if not device.placed]
     lost += [(d.name, d.pci) for d in rdma.devices or () if isinstance(d.pci, Unavailable)]
     of_gpus = {gpu_name(d.address) for d in gpus}
     across: set[str] = set()

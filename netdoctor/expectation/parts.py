@@ -11,7 +11,7 @@ from typing import Final, TypeGuard
 from netdoctor.expectation.model import Part, Quantity, Value
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciDevice
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, named
 
 # Drivers that take a device away on purpose: for a virtual machine, or for a screen.
 GIVEN_AWAY: Final = frozenset({"vfio-pci", "pci-stub", "nvgrace-gpu-vfio-pci", "nouveau"})
@@ -45,7 +45,7 @@ def gpus(pci: Pci, nvml: Gpus) -> tuple[Part, ...] | Unavailable:
     if isinstance(devices, Unavailable):
         return devices
     if devices and isinstance(nvml.all, Unavailable):
-        return Unavailable(Kind.NOT_READ, f"NVML: {nvml.all}")
+        return Unavailable(Kind.NOT_READ, named("NVML", nvml.all))
     known = {gpu.pci: gpu for gpu in reversed(nvml.all or ()) if isinstance(gpu.pci, str)}
     placeless = missing(*(gpu.pci for gpu in nvml.all or ()))
     every = tuple(_gpu(device, known.get(device.address, placeless), pci) for device in devices)
@@ -138,7 +138,7 @@ def _dotted(pair: tuple[int, int] | Unavailable) -> str | Unavailable:
 def numa_beside_its_port(device: PciDevice, pci: Pci) -> Value | None | Unavailable:
     """Whether the firmware gives it the node of the root port above it; on a virtual machine without ports, whether any."""
     if not device.placed:
-        return Unavailable(Kind.NOT_READ, "its place on PCI")
+        return Unavailable(Kind.NOT_READ, "its place on PCI is not known")
     port = pci.at(device.path[0]) if device.path else None
     if not port:
         told = device.numa_node

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, named
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Accelerator:
 def others(foreign: Iterable[str]) -> str:
     """ "8 × AMD Instinct MI300X" of what `Pci.foreign_accelerators` lists; device nodes count where PCI shows nothing."""
     every = tuple(foreign)
-    named = [one for one in every if not one.startswith("/dev/")] or every
-    counted = Counter(re.sub(r" \([0-9a-f:.]+\)\Z|(?<=\D)\d+\Z", "", one) for one in named)
+    shown = [one for one in every if not one.startswith("/dev/")] or every
+    counted = Counter(re.sub(r" \([0-9a-f:.]+\)\Z|(?<=\D)\d+\Z", "", one) for one in shown)
     return ", ".join(f"{n} × {what}" if n > 1 else what for what, n in counted.items())
 
 
@@ -54,8 +54,8 @@ def accelerator(pci: Pci, gpus: Gpus) -> Accelerator | Unavailable:
     if isinstance(pci.foreign_accelerators, Unavailable):
         return Unavailable(Kind.NOT_READ, f"accelerators: {pci.foreign_accelerators}")
     if pci.unclassified:
-        return Unavailable(Kind.NOT_READ, f"the class of {pci.unclassified[0]} on PCI")
+        return Unavailable(Kind.NOT_READ, f"the class of {pci.unclassified[0]} on PCI is not known")
     # Where there is no GPU, NVML is absent, or it answers zero.  A library that is there and fails is no such answer.
     if isinstance(gpus.all, Unavailable) and gpus.all.kind != Kind.ABSENT:
-        return Unavailable(Kind.NOT_READ, f"NVML: {gpus.all}")
+        return Unavailable(Kind.NOT_READ, named("NVML", gpus.all))
     return Accelerator()

@@ -85,7 +85,7 @@ class Environ(Fact):
     def of_the_node(self) -> Environ:
         """What the node sets for every job, whatever its environment."""
         files = tuple(file for file in self.conf_files if file.of_node)
-        lost = Unavailable(Kind.NOT_READ, "the environment of the job")
+        lost = Unavailable(Kind.NOT_READ, "the environment of the job was not looked at")
         return Environ({}, effective({}, files), lost, files)
 
     def get(self, name: str) -> str | None | Unavailable:
@@ -208,7 +208,7 @@ def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...
 
 def _conf_file(host: Host, path: str, role: ConfRole) -> ConfFile:
     if not path.startswith("/"):  # relative to the job's working directory, which is not known here
-        return ConfFile(path, Unavailable(Kind.NOT_READ, "a relative path"), role)
+        return ConfFile(path, Unavailable(Kind.NOT_READ, "a relative path, and the job's working directory is not known"), role)
     text = read(host, path)
     if isinstance(text, Unavailable):
         return ConfFile(path, text, role)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 # Name the process or the run, not the node's set-up: they differ between healthy nodes.
 _OF_THE_RUN: Final = frozenset(names_of(Of.RUN, Of.PROCESS))
-_NO_STATE: Final = Unavailable(Kind.NOT_READ, "the state of this GPU")
+_NO_STATE: Final = Unavailable(Kind.NOT_READ, "the state of this GPU was not told")
 
 
 def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:

@@ -43,11 +43,11 @@ class Kernel(Fact):
 
     def sysctl(self, name: str) -> str | Unavailable:
         """A sysctl's text."""
-        return self.sysctls.get(name, Unavailable(Kind.NOT_READ, name))
+        return self.sysctls.get(name, Unavailable(Kind.NOT_READ, f"{name} was not asked"))
 
     def limit(self, name: str) -> int | Unavailable:
         """A soft limit of this process, or `UNLIMITED`."""
-        return self.limits.get(name, Unavailable(Kind.NOT_READ, name))
+        return self.limits.get(name, Unavailable(Kind.NOT_READ, f"{name} was not asked"))
 
     def sysctl_ints(self, name: str) -> tuple[int, ...] | Unavailable:
         """A sysctl that holds integers, e.g. ``net.ipv4.tcp_rmem`` -> (4096, 131072, 6291456)."""
@@ -178,7 +178,7 @@ def _memory_peers(host: Host) -> dict[str, str | Unavailable]:
     if all(isinstance(got, Unavailable) and got.kind == Kind.ABSENT for got in found.values()):
         above = names(host, "/sys/kernel/mm")
         if isinstance(above, Unavailable) or not above:  # without /sys/kernel/mm nothing can be said about what is in it
-            return dict.fromkeys(MEMORY_PEERS, Unavailable(Kind.NOT_READ, "/sys/kernel/mm"))
+            return dict.fromkeys(MEMORY_PEERS, Unavailable(Kind.NOT_READ, "/sys/kernel/mm is not seen"))
     return found
 
 

@@ -118,7 +118,7 @@ class KernelLog(Fact):
 
     events: tuple[XidEvent, ...] | Unavailable
     begun: bool | Unavailable
-    system: tuple[SystemEvent, ...] | Unavailable = Unavailable(Kind.NOT_READ, "lines of the kernel")
+    system: tuple[SystemEvent, ...] | Unavailable = Unavailable(Kind.NOT_READ, "no line of the kernel was asked for")
     source: str = ""
 
 
@@ -142,7 +142,7 @@ def probe(host: Host, gpus: Gpus) -> KernelLog | Unavailable:
     if isinstance(lines, Unavailable):
         return lines
     found = tuple(event for one in lines if (event := parsed(one)) is not None)
-    own: list[Any] | Unavailable = value(got.get("system"), list, "lines of the kernel")
+    own: list[Any] | Unavailable = value(got.get("system"), list, "no line of the kernel was asked for")
     system = own if isinstance(own, Unavailable) else troubles(own)
     begun = value(got.get("complete"), bool, "whether the log is whole")
     whole = begun and not got.get("left_out")  # of very many lines the helper tells the newest

@@ -99,7 +99,7 @@ class _Survey:
         if row is None:
             listing = self.dirs.get(directory)
             if isinstance(listing, list):
-                return Unavailable(Kind.ABSENT) if name not in listing else Unavailable(Kind.NOT_READ, path)
+                return Unavailable(Kind.ABSENT) if name not in listing else Unavailable(Kind.NOT_READ, f"{path} was not read")
             row = listing if isinstance(listing, dict) else {"error": f"{path} was not looked at", "kind": "not read"}
         if (lost := _error(row)) is not None:
             return lost

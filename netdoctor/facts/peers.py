@@ -188,7 +188,7 @@ def _rtt_question(peer: Peer) -> tuple[str, ...]:
 def _rtt(host: Host, peer: Peer) -> float | Unavailable:
     asks = _rtt_question(peer)
     if not asks:
-        return Unavailable(Kind.NOT_READ, "this node" if peer.local is True else "no port to connect to")
+        return Unavailable(Kind.NOT_READ, "it is this node" if peer.local is True else "no port to connect to")
     got = mapping(host, asks[0])
     if isinstance(got, Unavailable):
         return got

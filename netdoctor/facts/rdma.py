@@ -50,7 +50,7 @@ class RdmaPort:
             return self.gids
         last = max((one.index for one in self.gids), default=-1)
         if index > last + _EMPTY_GIDS:
-            return Unavailable(Kind.NOT_READ, f"GID {index} of port {self.number}")
+            return Unavailable(Kind.NOT_READ, f"GID {index} of port {self.number} was not read")
         return next((one for one in self.gids if one.index == index), None)
 
 

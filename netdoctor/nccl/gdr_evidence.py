@@ -69,7 +69,7 @@ def gdr_mechanisms(
     version: Version, kernel: Kernel, gpus: Gpus, gpu: GpuPlace, device: RdmaDevice, enable: str | None
 ) -> gpudirect.Mechanisms:
     """Whether one of the two ways would serve this pair; `enable` is NCCL_DMABUF_ENABLE."""
-    lost = Unavailable(Kind.NOT_READ, "libcuda")
+    lost = Unavailable(Kind.NOT_READ, "libcuda was not asked")
     errno = device.provider if isinstance(device.provider, Unavailable) else device.provider.dmabuf_errno
     peer = gpudirect.peermem(version, kernel.modules, kernel.memory_peers)
     offered = gpu.visible.gpudirect_rdma if gpu.visible else lost

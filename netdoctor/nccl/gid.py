@@ -160,7 +160,7 @@ def rail(device: RdmaDevice, port: RdmaPort, wishes: Sequence[Wish]) -> Rail | U
     if first is not None:
         return first
     if len(taken) > 1:
-        return Unavailable(Kind.NOT_READ, "the version of NCCL, and it takes another before 2.21.5")
+        return Unavailable(Kind.NOT_READ, "the version of NCCL is not known, and it takes another before 2.21.5")
     index = next(one for one in taken if not isinstance(one, Unavailable))
     entry = port.gid(index)
     if isinstance(entry, Unavailable):

@@ -103,7 +103,7 @@ def module_files(version: Version) -> tuple[str, ...]:
 def present(path: str, modules: Modules, peers: Peers) -> bool | Unavailable:
     """Whether one of those files is there, by what was read of /sys/module and /sys/kernel/mm/memory_peers."""
     if path == MODULE:
-        found: Module | Unavailable = modules.get("nvidia_peermem", Unavailable(Kind.NOT_READ, MODULE))
+        found: Module | Unavailable = modules.get("nvidia_peermem", Unavailable(Kind.NOT_READ, f"{MODULE} was not looked at"))
         if isinstance(found, Unavailable):
             return False if found.kind == Kind.ABSENT else found
         return found.version is not None

@@ -101,7 +101,7 @@ class Reached(NamedTuple):
 
 # paths.cc: "P2C is only set when the NET is the closest to the GPU"; the others stay behind the host bridge.
 _C2C_TO_THE_BEST: Final[Version] = (2, 29, 2)
-_ANY_VERSION: Final = Unavailable(Kind.NOT_READ, "the version of NCCL")
+_ANY_VERSION: Final = Unavailable(Kind.NOT_READ, "the version of NCCL is not known")
 Direct = Callable[[RdmaDevice, str], bool]  # whether NCCL uses GPUDirect RDMA with this device at this distance
 
 

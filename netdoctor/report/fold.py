@@ -5,6 +5,8 @@ Nothing is left out that a verdict rests on: `--verbose` prints a line a check, 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -17,6 +19,8 @@ _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
 
 
 _FEW: Final = 3  # checks that answer alike, each with its own words
+# How an unknown says why: "WHAT could not be read: WHY".
+_WHY: Final = re.compile(r"(?P<what>.+?) (?P<lost>could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried)): (?P<why>.+)")
 
 
 class Block(NamedTuple):
@@ -45,12 +49,33 @@ class Block(NamedTuple):
         subjects = [clean(f.subject) for f in self.findings if f.subject != NODE]
         messages = list(dict.fromkeys(clean(f.message) for f in self.findings))
         said = messages[0] if len(messages) == 1 else f"{messages[0]}; and {len(messages) - 1} alike"
+        if len(messages) > 1 and (reason := self._reason):
+            said = f"{listed(self._lost, _FEW)}: {reason}"
         if len(self.checks) > 1:
-            return said if len(messages) == 1 else f"{len(self.checks)} checks could not tell: {', '.join(self.checks)}"
+            every = f"{len(self.checks)} checks could not tell: {', '.join(self.checks)}"
+            return said if len(messages) == 1 else f"{every}: {self._reason}" if self._reason and not self.each else every
         many = f" ({len(self.findings)} of {self.of})" if self.of > 1 else ""
         if len(subjects) == 1 and not many and said.startswith(subjects[0]):
             return said
         return f"{listed(subjects, MOST_NAMES)}{many}: {said}" if subjects else said
+
+
+    @property
+    def hows(self) -> tuple[str, ...]:
+        """The ways to find out, each once."""
+        return tuple(dict.fromkeys(clean(f.how) for f in self.findings if f.how))
+
+    @property
+    def _reason(self) -> str:
+        """Why none of them could tell, where it is the same; else ""."""
+        reasons = {_reason(f) for f in self.findings}
+        return clean(reasons.pop() or "") if len(reasons) == 1 else ""
+
+    @property
+    def _lost(self) -> list[str]:
+        """What each of them could not tell."""
+        found = (_WHY.fullmatch(clean(f.message)) for f in self.findings)
+        return list(dict.fromkeys(f"{one['what']} {one['lost']}" for one in found if one))
 
 
 def wrong(checks: Sequence[CheckResult]) -> list[Block]:
@@ -59,9 +84,11 @@ def wrong(checks: Sequence[CheckResult]) -> list[Block]:
     silent = [Finding(Status.ERROR, "the check said nothing", check=check.id) for check in checks if not check.findings]
     found = [finding for check in checks for finding in check.findings if finding.status in WRONG] + silent
     found.sort(key=lambda f: (_ORDER.index(f.status), bool(f.waived), not f.blocking, -(f.severity.rank if f.severity else 0)))
+    shared = Counter(_bare(finding) for finding in found)
     blocks: dict[str, list[Finding]] = {}
     for finding in found:
-        blocks.setdefault(_alike(finding), []).append(finding)
+        bare = _bare(finding)
+        blocks.setdefault(bare if bare and shared[bare] > 1 else _alike(finding), []).append(finding)
     return [Block(tuple(one), sizes.get(one[0].check, 0) if len({f.check for f in one}) == 1 else 0) for one in blocks.values()]
 
 
@@ -72,6 +99,18 @@ def _alike(finding: Finding) -> str:
         return repr((*status, finding.how))
     answer = (finding.fix or finding.how) and plain((finding.fix, finding.how, finding.why, finding.expected))
     return repr((*status, finding.check, finding.cause, answer or finding.message))
+
+
+def _bare(finding: Finding) -> str:
+    """Unknowns with it are one block, however each is found out: they say one reason and nothing else; "" of all others."""
+    more = (finding.fix, finding.expected, finding.why, *finding.evidence, *finding.measured, *finding.notes)
+    reason = _reason(finding)
+    return "" if reason is None or any(more) else repr((finding.status.value, reason))
+
+
+def _reason(finding: Finding) -> str | None:
+    said = _WHY.fullmatch(finding.message) if finding.status is Status.UNKNOWN else None
+    return said and said["why"]
 
 
 def right(checks: Sequence[CheckResult]) -> Iterator[tuple[Status, str, str]]:
@@ -131,22 +170,37 @@ def scope(report: Report) -> Iterator[str]:
         yield "there is no GPU here: this shows the machine's network, limits, variables and Python, nothing of GPUs or NCCL"
 
 
-def first_step(report: Report) -> str:
-    """What to do first: of the worst fails the mend with its first command, else what leads to one; or ""."""
+class Step(NamedTuple):
+    """What to do first, in words, and the command that does it; "" where there is none, or the words have it."""
+
+    words: str
+    command: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.words}: {self.command}" if self.command else self.words
+
+
+def first_step(report: Report) -> Step | None:
+    """Of the worst fails the mend with its first command, else what leads to one; of what could not be told how it can."""
     failed = fails(report.checks)
     for _, group in groupby(failed, key=lambda f: f.severity):
         alike = list(group)
         if (finding := next((f for f in alike if f.fix is not None), None)) and finding.fix is not None:
             command = next((line for line in finding.fix.commands if line.strip()), "")
             said = clean(finding.fix.summary)
-            return f"first: {said}: {clean(command)}" if command and clean(command) not in said else f"first: {said}"
+            return Step(f"first: {said}", "" if clean(command) in said else clean(command))
         if how := next((f.how for f in alike if f.how), ""):
-            return f"first: {clean(how)}"
+            return Step(f"first: {clean(how)}")
     if failed or report.verdict.status is not Health.INCONCLUSIVE:
-        return ""
+        return None
     asked = [f for c in report.checks for f in c.findings if f.status is Status.UNKNOWN and f.how]
-    known = next((f.how for f in sorted(asked, key=lambda f: not f.blocking)), None)
-    return f"first: {clean(known)}" if known else ""
+    first = next(iter(sorted(asked, key=lambda f: not f.blocking)), None)
+    if first is None or first.how is None:
+        return None
+    # "see CHECK": that one could not tell either, and says what would settle both.
+    named = next((f.how for f in asked if f.check != first.check and f"see {f.check}" in (first.how or "")), first.how)
+    return Step(f"first: {clean(named)}")
 
 
 def ran(report: Report) -> Iterator[str]:

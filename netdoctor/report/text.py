@@ -12,11 +12,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.model import CheckResult, Command, Finding, Health, Report, Status, size_text
+from netdoctor.model import NODE, CheckResult, Command, Finding, Health, Report, Status, size_text
 from netdoctor.report import fold
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
+    Row,
     excused,
     groups,
     headline,
@@ -68,8 +69,12 @@ def _folded(report: Report, width: int | None, paint: Any) -> Iterator[str]:
     yield ""
     verdict = [*_partial(report, width), paint(clean(report.verdict.text), _VERDICTS[report.verdict.status])]
     yield from verdict
-    for text in (clean(outlook(report)), fold.first_step(report)):
-        yield from _wrapped(text, "", "  ", width) if text else ()
+    if text := clean(outlook(report)):
+        yield from _wrapped(text, "", "  ", width)
+    if (step := fold.first_step(report)) is not None:
+        apart = step.command and width is not None and len(step.text) > width  # a command is copied: it is not wrapped
+        yield from _wrapped(f"{step.words}:" if apart else step.text, "", "  ", width)
+        yield from [f"  {step.command}"] if apart else ()
     yield ""
     blocks = fold.wrong(report.checks)
     column = max((len(block.checks[0]) for block in blocks if len(block.checks) == 1), default=0)
@@ -105,7 +110,9 @@ def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Ite
     yield from lines[1:]
     for said in block.each:
         yield from _wrapped(said, _INDENT, _INDENT + "  ", width)
-    for row in rows(finding) if len(block.checks) == 1 else (r for r in rows(finding) if r.label == "find out"):
+    told = [row for row in rows(finding) if row.label != "find out" and len(block.checks) == 1]
+    find_out = block.hows if finding.status is not Status.FAIL else ()
+    for row in (*told, *(Row("" if number else "find out", (how,)) for number, how in enumerate(find_out))):
         if row.commands:
             yield from _commands(row.parts, row.label)
         else:
@@ -153,21 +160,32 @@ def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> It
     severity = check.severity
     tag = f"[{severity.value}] " if severity and check.status is Status.FAIL and not waived else ""
     first = f"{word:<8} {clean(check.id):<{column}}  "
-    lines = _wrapped(tag + headline(check), first, _INDENT + " " * (column + 2), width)
+    wrong = groups(f for f in check.findings if f.status in WRONG)
+    lines = _wrapped(tag + _summed(check, wrong), first, _INDENT + " " * (column + 2), width)
     yield lines[0].replace(word, paint(word, code), 1)
     yield from lines[1:]
-    wrong = groups(f for f in check.findings if f.status in WRONG)
     for finding, subjects in wrong[:_MOST]:
-        yield from _expanded(check, finding, subjects, width)
+        yield from _expanded(finding, subjects if len(wrong) > 1 else [], width)
     if len(wrong) > _MOST:
         yield f"{_INDENT}… and {len(wrong) - _MOST:,} more (all in --format json)"
-    notes = dict.fromkeys(n for f in check.findings if f.status not in WRONG for n in f.notes)
-    for note in notes:
-        yield from _row("note", clean(note), width)
+    named = len(check.findings) > 1  # below the rows of what is wrong a note has to say whose it is
+    for note in dict.fromkeys((f.subject if named else NODE, n) for f in check.findings if f.status not in WRONG for n in f.notes):
+        yield from _row("note", ": ".join(clean(part) for part in note if part != NODE), width)
 
 
-def _expanded(check: CheckResult, finding: Finding, subjects: list[str], width: int | None) -> Iterator[str]:
-    if len(check.findings) > 1:
+def _summed(check: CheckResult, wrong: list[tuple[Finding, list[str]]]) -> str:
+    """A check's line: how many of its subjects share its status, and what is said of them or, where that differs, who they are."""
+    if not wrong or len(check.findings) < 2:
+        return headline(check)
+    (finding, subjects), alike = wrong[0], [f for f in check.findings if f.status is check.status]
+    said = f": {clean(finding.message)}" if len(wrong) == 1 else ""
+    who = subjects if said else list(dict.fromkeys(f.subject for f in alike))
+    return f"{len(alike)} of {len(check.findings)}: {listed([clean(one) for one in who], MOST_NAMES)}{said}"
+
+
+def _expanded(finding: Finding, subjects: list[str], width: int | None) -> Iterator[str]:
+    """`subjects`: whose it is, where several lines have to say so."""
+    if subjects:
         word = _WAIVED if finding.waived else _WORDS[finding.status]
         severity = f" [{finding.severity.value}]" if finding.severity and not finding.waived else ""
         text = f"{listed([clean(s) for s in subjects], MOST_NAMES)}: {clean(finding.message)}"

@@ -44,8 +44,8 @@ def why(n: Any, error: Exception) -> dict[str, Any]:
         n.NVML_ERROR_FUNCTION_NOT_FOUND: "unsupported",
         n.NVML_ERROR_TIMEOUT: "timed out",
     }
-    code = getattr(error, "value", None)
-    return {"unavailable": kinds.get(code, "failed"), "detail": f"NVML: {error}", "code": code}
+    code, text = getattr(error, "value", None), str(error)
+    return {"unavailable": kinds.get(code, "failed"), "detail": text if text.startswith("NVML") else f"NVML: {text}", "code": code}
 
 
 def field(n: Any, function: Callable[..., Any], *arguments: Any) -> Any:
