@@ -1,8 +1,8 @@
 """What all nodes of `netdoctor allreduce` say together: who is there, who reaches whom, and whether all run the same.
 
 It names a node that is missing, late or unreachable, whose path drops large packets, that loses packets or is slower than all
-others, whose versions or NCCL variables differ, whose GPUs are in another NVLink partition, and whose rank died or stopped.  A
-look at one node alone meets no other node, and leaves this check out unless it is asked for.
+others, whose versions or NCCL variables differ, whose GPUs are in another NVLink partition, whose clock is far off, and whose
+rank died or stopped.  A look at one node alone meets no other node, and leaves this check out unless it is asked for.
 """
 
 from __future__ import annotations
@@ -283,8 +283,16 @@ def _fabrics(cluster: Cluster) -> Iterator[Fault]:
             yield from _each(cluster, finding, nodes, finding.subject)
 
 
+def _clocks(cluster: Cluster) -> Iterator[Fault]:
+    """srun and slurmd show each other credentials of MUNGE: of nodes so far apart none starts a step on the other."""
+    for finding, nodes in cluster.clocks():
+        refused = finding.status is Status.FAIL and cluster.nodes.launcher == "slurm" and not _went(cluster)
+        yield from _each(cluster, replace(finding, loss=cost.STOPS) if refused else finding, nodes, finding.subject)
+
+
 RULES = (
     _tried,
+    _clocks,
     _fabrics,
     _mtus,
     _shared_addresses,

@@ -33,6 +33,7 @@ from netdoctor.api import (
     Status,
     Unavailable,
     Vantage,
+    XidEvent,
     check,
     cost,
     expectation,
@@ -68,6 +69,8 @@ RECOVERY = {
     6: ("it waits for a reset of its PCIe bus", cost.STOPS),
     7: ("it waits for a reboot of the system", cost.STOPS),
 }
+UNKNOWN = ("the driver wants it recovered", cost.STOPS)
+HARMLESS = (Action.NONE, Action.RESTART)
 MEMORY, ERROR, SLOW, BUS = "gpu_memory", "gpu_error", "gpu_slow", "link_degraded"
 
 
@@ -170,7 +173,7 @@ def _is(value: object, kind: Kind) -> bool:
 
 def _now(own: tuple[GpuState, ...], place: str) -> Iterator[Finding]:
     """What NVML tells now.  What a model or a driver does not tell is named, and no claim is made of it."""
-    found = [_rebooted(gpu, one, place) for gpu in own for one in _fails(gpu.place, _told(gpu), place)]
+    found = [_rebooted(gpu.recovery, one, place) for gpu in own for one in _fails(gpu.place, _told(gpu), place)]
     yield from found
     fields = {rule.field: rule.looks_at for rule in RULES} | {"recovery": "recovery", "reasons": "clocks"}
     values = [getattr(gpu, field) for gpu in own for field in fields]
@@ -197,7 +200,7 @@ def _told(gpu: GpuState) -> Iterator[Wrong]:
         if not isinstance(value, Unavailable) and rule.wrong(value):
             yield rule.cause, rule.words, rule.loss
     if isinstance(gpu.recovery, int) and gpu.recovery:
-        words, loss = RECOVERY.get(gpu.recovery, ("the driver wants it recovered", cost.STOPS))
+        words, loss = RECOVERY.get(gpu.recovery, UNKNOWN)
         yield ERROR, words, loss
     yield from _lowered([bit for bit in LOWERED if isinstance(gpu.reasons, int) and gpu.reasons & bit])
 
@@ -254,9 +257,9 @@ def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding
         )
 
 
-def _rebooted(gpu: GpuState, found: Finding, place: str) -> Finding:
+def _rebooted(recovery: int | Unavailable, found: Finding, place: str) -> Finding:
     """The mend that the driver itself asks for."""
-    if found.cause != ERROR or gpu.recovery not in REBOOT:
+    if found.cause != ERROR or recovery not in REBOOT:
         return found
     return replace(found, fix=Fix(f"{place}drain the node and reboot it: a reset of the GPU is not enough", ("nvidia-smi -q",)))
 
@@ -293,6 +296,18 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterato
         yield ok(f"the clocks of {which} while the all-reduce ran are alike", subject=LOAD)
 
 
+def _is_open(number: int, event: XidEvent, every: tuple[XidEvent, ...], shown: dict[Any, GpuState]) -> bool:
+    """It needs somebody.  What the driver calls recovered NVML tells, else the last change that it logged (Xid 154)."""
+    gpu = shown.get(event.place)
+    now, at = (gpu.recovery, len(every)) if gpu is not None else (None, -1)
+    if not isinstance(now, int):
+        changes = [n for n, one in enumerate(every) if one.place == event.place and one.recovery is not None]
+        now, at = (every[changes[-1]].recovery, changes[-1]) if changes else (None, -1)
+    if number == at:
+        return bool(now)
+    return event.meaning.action not in HARMLESS and not (event.meaning.told and now == 0 and at > number)
+
+
 def _reported(
     log: KernelLog, own: tuple[GpuState, ...], every: tuple[GpuState, ...], pci: Pci, vantage: Vantage
 ) -> Iterator[Finding]:
@@ -305,21 +320,22 @@ def _reported(
         yield unknown(f"whether the driver reported errors (Xid) could not be read: {log.events}", subject=LOG, how=how)
         return
     shown = {gpu.pci: gpu for gpu in own}
-    serious = [e for e in log.events if e.meaning.action not in (Action.NONE, Action.RESTART)]
+    serious = [event for number, event in enumerate(log.events) if _is_open(number, event, log.events, shown)]
     others = {gpu.pci for gpu in every} - set(shown)
     away = [e for e in serious if not e.switch and e.place not in shown and e.place not in others]
     lost = missing(vantage.runtime, pci.gpus, *shown)
     fewer = 0 < len(every) < sum(d.physical_function is None for d in pci.gpus or ())  # a share, or some are lost
     given = vantage.runtime is not None or any(_is(gpu.uuid, Kind.DENIED) for gpu in every)
     given = given or (fewer and layers.may_share(vantage))
-    ours = [e for e in serious if e.place not in others and not (e in away and (lost is not None or given))]
-    still = [e for e in ours if not (e.meaning.told and e.place in shown and shown[e.place].recovery == 0)]
+    still = [e for e in serious if e.place not in others and not (e in away and (lost is not None or given))]
     for place in dict.fromkeys(event.place for event in still):
         some = [event for event in still if event.place == place]
         name = f"{'NVSwitch' if some[0].switch else 'GPU'} {place} in the kernel log"
-        titles = dict.fromkeys(event.title for event in some)
-        loss = cost.SOMETIMES if any(event.meaning.ends_job for event in some) else cost.MIGHT
-        yield from _fails(name, [(ERROR, f"the driver reported {title}", loss) for title in titles], expectation.place(vantage))
+        titles = {event.title: RECOVERY.get(event.recovery or 0, UNKNOWN)[0] if event.recovery else "" for event in some}
+        loss = cost.SOMETIMES if any(event.meaning.ends_job or event.recovery for event in some) else cost.MIGHT
+        wrong = [(ERROR, f"the driver reported {title}{words and f': {words}'}", loss) for title, words in titles.items()]
+        for found in _fails(name, wrong, expectation.place(vantage)):
+            yield _rebooted(next((event.recovery for event in some if event.recovery), 0), found, expectation.place(vantage))
     if away and lost is not None:
         yield unknown(f"whose GPU it is that the driver reported errors of is not known: {lost}", subject=LOG, how=how)
     elif pci.by_wsl:

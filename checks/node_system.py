@@ -6,18 +6,17 @@ are history.  A root that is read-only by design is no fault: only what a job mu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from netdoctor.api import (
     FROM_JOB,
     Finding,
     Fix,
-    Gpus,
     KernelLog,
     Kind,
     Loss,
     Pci,
-    Status,
     System,
     SystemEvent,
     Trouble,
@@ -45,22 +44,20 @@ REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the
 REPAIR = Fix(
     "drain the node; look for errors of the disk, then check the file system and mount it again", ("dmesg -T", "findmnt")
 )
+REPLACE = Fix("save what is on the disk and replace it", ("smartctl -a /dev/DISK", "nvme smart-log /dev/DISK", "dmesg -T"))
 GIVE = "give it a folder that it may write: a tmpfs on /tmp, or TMPDIR"
 SPACE = Fix("make room there, or name another folder (TMPDIR)", ("df -h", "df -i", "quota"))
 
 
 @check(id="node.system", title="The node's kernel, memory and file systems let a job run", cause="node_error")
-def node_system(system: System, log: KernelLog, pci: Pci, gpus: Gpus, vantage: Vantage) -> Iterator[Finding]:
+def node_system(system: System, log: KernelLog, pci: Pci, vantage: Vantage) -> Iterator[Finding]:
     place = expectation.place(vantage)
     yield from _kernel(system)
     yield from _memory(system)
     yield from _folders(system, vantage)
     dead = list(_dead(system, log))
     yield from dead
-    if (nothing := expectation.without_gpus(pci, gpus)) is None:
-        yield from _log(system, log, pci, place, bool(dead))
-    elif nothing.status is not Status.SKIP:
-        yield unknown(f"the kernel's log was not looked at: {nothing.message}", subject=LOG)
+    yield from _log(system, log, pci, place, bool(dead))
 
 
 def _kernel(system: System) -> Iterator[Finding]:
@@ -135,12 +132,16 @@ def _dead(system: System, log: KernelLog) -> Iterator[Finding]:
         yield unknown(f"what is mounted could not be read: {system.mounts}", subject=FILES)
         return
     gone = {event.name for event in log.system or () if event.what is Trouble.DEAD}
+    torn = [event.name for event in log.system or () if event.what is Trouble.MEDIUM]
     for one in system.mounts:
         if one.dead or one.device in gone:
             points = ", ".join(sorted(one.points)[:3])
             loss: Loss = cost.STOPS if "/" in one.points else cost.SOMETIMES
             text = f"the kernel shut down the file system of {one.device} after an error; it is mounted on {points}"
             yield fail(text, subject=f"{FILES}: {one.device}", cause=STORAGE, loss=loss, fix=REPAIR)
+        elif any(re.fullmatch(rf"{re.escape(disk)}(p?\d+)?", one.device) for disk in torn):  # of RAID, the others have the data
+            text = f"a sector under {one.device} could not be read since boot (medium error): a job that needs it gets EIO"
+            yield fail(text, subject=f"{FILES}: {one.device}", cause=STORAGE, loss=cost.SOMETIMES, fix=REPLACE)
 
 
 def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> Iterator[Finding]:
@@ -159,7 +160,7 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         Trouble.LOCKUP: system.uptime,
         Trouble.UNRECOVERED: pci.devices,
         Trouble.SICK: pci.devices,
-        Trouble.DEAD: system.mounts,
+        **dict.fromkeys((Trouble.DEAD, Trouble.MEDIUM), system.mounts),
     }
     lost = missing(*(needs[what] for what in needs if what in past))
     if Trouble.LOCKUP in past and system.uptime and any(event.second > system.uptime + STUCK for event in log.system):

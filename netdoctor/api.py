@@ -17,6 +17,7 @@ from netdoctor.expectation import comparisons as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cgroups import Cap, Cgroups
+from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
@@ -30,7 +31,7 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
-from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble
+from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble, XidEvent
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
@@ -204,6 +205,7 @@ __all__ = [
     "Caller",
     "Cap",
     "Cgroups",
+    "Clock",
     "Cluster",
     "CommonRun",
     "Control",
@@ -288,6 +290,7 @@ __all__ = [
     "Version",
     "VisibleGpu",
     "Way",
+    "XidEvent",
     "accelerator",
     "affinity",
     "assigned",

@@ -384,6 +384,7 @@ _PLAIN: Final = {
             ("systemctl enable --now nvidia-fabricmanager",),
         ),
     ),
+    "clock": (Fix("keep all clocks by the same servers, and step what is off", ("chronyc tracking", "chronyc makestep")),),
     "imex": (
         Fix(
             "start IMEX with the addresses of all nodes of the NVLink domain",

@@ -82,8 +82,8 @@ class Kind(Word):
 
 
 KINDS: Final = frozenset(kind.value for kind in Kind)
-# Their detail alone may be a path or a value, which does not say what is wrong with it; those of the others are whole reasons:
-# "could not be read: absent: No such file or directory" tells nothing that "could not be read: No such file or directory" does not.
+# Their detail alone may be a path or a value, which does not say what is wrong with it.  Those of the others are whole reasons:
+# "absent: No such file or directory" tells nothing that "No such file or directory" does not.
 _NAMED: Final = frozenset((Kind.EMPTY, Kind.TIMED_OUT, Kind.MALFORMED, Kind.CRASHED, Kind.NOT_RECORDED, Kind.ANOTHER_ROOT))
 
 

@@ -78,7 +78,8 @@ def _port(path: Path, log: LogFacts | None, rdma: Rdma, pci: Pci) -> Limit | Una
     if log is not None and log.net and network_family(log.net) != "IB":
         return Unavailable(Kind.UNSUPPORTED, f"{log.net} is a plugin's network: by which ports it goes is not said")
     if isinstance(rdma.devices, Unavailable) or not path.device:
-        return Unavailable(Kind.NOT_READ, f"RDMA devices: {rdma.devices}" if path.device else "which port carried the data is not known")
+        why = f"RDMA devices: {rdma.devices}" if path.device else "which port carried the data is not known"
+        return Unavailable(Kind.NOT_READ, why)
     for device in rdma.devices:
         for one in device.ports or ():
             if device.name == path.device and one.number == path.port and isinstance(one.rate_gbps, float | int):

@@ -140,10 +140,7 @@ _ROWS: Final = (
         STOPS,
         "the job stops after retries of about 30 s",
         ("rdma.dev_infiniband",),
-        (
-            "NCCL src/transport/net_ib (completion status)",
-            "NCCL user guide: Environment Variables, NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT",
-        ),
+        ("NCCL src/transport/net_ib (completion status)", "NCCL user guide: NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT"),
     ),
     Cause(
         "roce_gid",
@@ -181,10 +178,7 @@ _ROWS: Final = (
         MIGHT,
         "proxy threads and copies cross the socket link",
         ("cpu.numa_affinity",),
-        (
-            "NCCL src/init.cc and src/graph/topo.cc, ncclTopoGetCpuAffinity",
-            "Linux Documentation/admin-guide/mm/numa_memory_policy.rst",
-        ),
+        ("NCCL src/graph/topo.cc, ncclTopoGetCpuAffinity", "Linux Documentation/admin-guide/mm/numa_memory_policy.rst"),
     ),
     Cause(
         "env_misuse",
@@ -276,6 +270,14 @@ _ROWS: Final = (
         "processes die or hang in the kernel; a node that had one such error has more of them",
         ("node.system",),
         ("Linux Documentation: admin-guide/tainted-kernels.rst, ABI/testing/sysfs-devices-edac, PCI/pcieaer-howto.rst",),
+    ),
+    Cause(
+        "clock",
+        "The clocks of nodes are far apart, or one shows an impossible time",
+        SOMETIMES,
+        "MUNGE (Slurm) and Kerberos refuse what another node signed, TLS certificates are not valid: steps do not start",
+        ("node.clock", "allreduce.nodes"),
+        ("MUNGE munged(8), --ttl", "MIT Kerberos krb5.conf(5), clockskew", "adjtimex(2)"),
     ),
     Cause(
         "node_storage",

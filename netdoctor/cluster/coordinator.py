@@ -205,7 +205,7 @@ class Coordinator:
             if not (line.write or self.closing.is_set()):  # who does not read gets no more of them
                 now = time.monotonic()
                 more = self.gathering.told(self.present, self.end, now) if self.at == 0 else {}
-                self._tell(line, {"say": "pong", "t": when, "now": now, **more})
+                self._tell(line, {"say": "pong", "t": when, "now": now, "wall": time.time(), **more})
         elif subject == "store" and node == 0:
             meeting = {"id": str(message["id"])[:256]} if "id" in message else {"port": int(message["port"])}
             self._tell_all(Body({"say": "store", **meeting}))

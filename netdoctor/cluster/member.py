@@ -30,9 +30,10 @@ from netdoctor.cluster.connectivity import (
     with_shutdown,
 )
 from netdoctor.cluster.coordinator import STALE, SUBJECTS, Coordinator
-from netdoctor.cluster.messages import BACKENDS
+from netdoctor.cluster.messages import BACKENDS, MAX_SECONDS
 from netdoctor.cluster.observations import Endpoints, Fault, Miss, Nodes, Proof
 from netdoctor.cluster.secret import Secret, of_munge
+from netdoctor.compare.clocks import Clock
 
 MAX_ANSWER: Final = 64 << 20  # bytes of one message of the coordinator, unpacked: of `MAX_NODES` nodes with 8 ranks 15 MB
 ANSWER: Final = 10.0  # seconds for the coordinator to challenge and to welcome: as long as it hears a stranger
@@ -65,6 +66,7 @@ class Member:
         self.received: dict[str, dict[str, Any]] = {}
         self.dead: MeetingError | None = None
         self.offset, self.trip = 0.0, float("inf")  # of the coordinator's clock against ours, and the round trip that showed it
+        self.clock: Clock | None = None  # of this node against node 0's, by the shortest round trip
         self.changed = threading.Condition()
         self.last = time.monotonic()
         self.gathering: dict[str, Any] = {}  # what node 0 says of those who are still to come
@@ -251,10 +253,11 @@ class Member:
         subject = str(message["say"])
         with self.changed:
             if subject == "pong":
-                now, sent = time.monotonic(), float(message["t"])
+                here, now, sent = time.time(), time.monotonic(), float(message["t"])
                 self.gathering = message
                 if now - sent < self.trip:
                     self.trip, self.offset = now - sent, float(message["now"]) - (now + sent) / 2
+                    self.clock = clock_of(here, message.get("wall"), self.trip)
             elif subject in SAID:
                 self.received.setdefault(subject, message)
             self.changed.notify_all()
@@ -299,6 +302,11 @@ class Member:
                 if time.monotonic() < last:
                     found[target] = one(target)
             return found
+
+
+def clock_of(here: float, there: object, trip: float) -> Clock | None:
+    """`there` was read at some moment of the round trip, at the end of which it was `here`."""
+    return Clock(here - trip / 2 - there, trip / 2) if isinstance(there, float) and abs(there) < MAX_SECONDS else None
 
 
 def _more(line: socket.socket, end: float) -> bytes:

@@ -7,6 +7,7 @@ what is not of the right shape is left out.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any, Final
 from netdoctor.allreduce.events import number, word
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Miss, OwnAddress, Ready, Refused
+from netdoctor.compare.clocks import Clock
 from netdoctor.compare.traits import Family, Trait, Traits, Value, value_of
 from netdoctor.facts.runs import Caller, Obstacle
 from netdoctor.textsafe import line
@@ -33,6 +35,7 @@ COMPARED: Final = frozenset(
     }
 )
 MAX_TRAITS: Final = 400
+MAX_SECONDS: Final = 1e11  # of a clock, since 1970
 MAX_WORDS: Final = 800  # characters of a rank's error
 
 _EVENTS: Final = frozenset({"forked", "phase", "error", "exit", "size", "verified", "result"})
@@ -189,7 +192,18 @@ def read_ready(data: Mapping[str, Any]) -> Ready:
         read_traits(data.get("traits")),
         Caller.NCCL if data.get("via") == Caller.NCCL.value else Caller.TORCH,
         _fabric(data.get("fabric")),
+        _clock(data.get("clock")),
     )
+
+
+def clock_data(clock: Clock | None) -> list[float] | None:
+    return [clock.ahead, clock.within] if clock is not None else None
+
+
+def _clock(data: object) -> Clock | None:
+    pair = data if isinstance(data, list) and len(data) == 2 else ()
+    ahead, within = (float(one) for one in pair) if pair and all(number(one) for one in pair) else (math.inf, math.inf)
+    return Clock(ahead, within) if abs(ahead) < MAX_SECONDS and 0 <= within < MAX_SECONDS else None
 
 
 def _fabric(data: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from netdoctor.compare.clocks import Clock
 from netdoctor.compare.traits import Family, Traits
 from netdoctor.facts.base import Fact
 from netdoctor.facts.runs import Caller, CommonRun, Control
@@ -15,6 +16,7 @@ from netdoctor.model import Word
 if TYPE_CHECKING:
     from netdoctor.compare import fabrics, mtu, versions
     from netdoctor.compare.addresses import Shared
+    from netdoctor.compare.majority import Fault as Found
 
 
 class Fault(Word):
@@ -130,6 +132,7 @@ class Ready:
     traits: Traits = field(default_factory=Traits)
     via: Caller = Caller.TORCH
     fabric: str = ""  # of NVLink that its GPUs share with other nodes: `cluster.fabric.beyond`
+    clock: Clock | None = None  # against node 0's; None: not measured
 
 
 @dataclass(frozen=True)
@@ -252,6 +255,12 @@ class Cluster(Fact):
         from netdoctor.compare import fabrics
 
         return list(fabrics.divided((node, one.fabric) for node, one in sorted(self.ready.items()) if one.fabric))
+
+    def clocks(self) -> list[Found[int]]:
+        """What holds of the clocks of all nodes that got ready."""
+        from netdoctor.compare.clocks import faults
+
+        return faults({node: one.clock for node, one in sorted(self.ready.items())}, self.name)
 
     def mtus(self) -> list[mtu.Difference[int]]:
         """Networks of the meeting on which nodes have different MTUs; of interfaces of one name `differences` tells."""

@@ -162,6 +162,7 @@ class ClusterSession:
         own = traits(inventory(facts), __version__, is_default)
         ready: dict[str, Any] = {"ranks": 0, "backend": "", "traits": messages.trait_data(own)}
         ready["fabric"] = beyond(of(facts, "GpuHealth"))
+        ready["clock"] = messages.clock_data(self.member.clock)
         if session is None:
             return {**ready, "cannot": "no Python of the job was found"}
         answered = session.facts(time.monotonic() + self.member.limits["ready"] - 10.0)

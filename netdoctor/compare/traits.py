@@ -69,6 +69,7 @@ class Family(Enum):
     DRIVER = ("driver", "NVIDIA driver", "drift", MIGHT)
     CUDA = ("cuda", "CUDA of the driver", "drift", MIGHT)
     KERNEL = ("kernel", "kernel", "drift", MIGHT)
+    CLOCK = ("clock", "clock", "clock", NOTHING, "chronyc tracking, or timedatectl")
     TORCH = ("torch", "torch", "version_mismatch", MIGHT)
     TORCH_CUDA = ("torch_cuda", "CUDA of torch", "version_mismatch", MIGHT)
     # Refused at the handshake from NCCL 2.23.4 on (src/bootstrap.cc), undefined before.
@@ -161,7 +162,12 @@ def traits(inventory: dict[str, Any], tool: str, is_default: Callable[[str, str]
     out: dict[Trait, str] = {}
     if tool:
         out[Trait(Family.NETDOCTOR)] = tool
-    for family, key in ((Family.DRIVER, "driver"), (Family.CUDA, "cuda_driver"), (Family.KERNEL, "kernel")):
+    for family, key in (
+        (Family.DRIVER, "driver"),
+        (Family.CUDA, "cuda_driver"),
+        (Family.KERNEL, "kernel"),
+        (Family.CLOCK, "clock"),
+    ):
         _put(out, Trait(family), inventory.get(key))
     for part in (_software, _sysctls, _links, _gpus, _nics):
         part(out, inventory)

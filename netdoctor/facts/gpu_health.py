@@ -58,7 +58,7 @@ class GpuState:
     bar1: tuple[int, int] | Unavailable  # bytes, and those in use
     inforom: bool | Unavailable  # its checksums hold
     fabric: FabricInfo | Unavailable
-    power_default: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for power_default")  # mW, of the board as it boots
+    power_default: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # mW, of the board as it boots
 
     @property
     def hot(self) -> bool | Unavailable:
@@ -88,7 +88,7 @@ class GpuHealth(Fact):
     """The state of the GPUs that NVML shows."""
 
     gpus: tuple[GpuState, ...] | Unavailable
-    pairs: tuple[Pair, ...] | Unavailable = field(default=Unavailable(Kind.NOT_READ, "NVML was not asked for P2P"))
+    pairs: tuple[Pair, ...] | Unavailable = field(default=Unavailable(Kind.NOT_READ, "NVML was not asked for it"))
 
     def exclusive(self, uuid: str | Unavailable) -> bool:
         """Whether NVML says of this GPU that one process alone may compute on it."""

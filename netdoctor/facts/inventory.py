@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from netdoctor.environment import Of, names_of
 from netdoctor.facts import registry
+from netdoctor.facts.clock import Clock
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.gpu_health import GpuHealth
@@ -37,6 +38,7 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     ======================= ==========================================================================================
     driver, cuda_driver     "580.95.05", 13000
     kernel                  release
+    clock                   "kept in time", or "runs free": nothing keeps it, by the kernel's word
     torch                   {version, cuda}
     nccl                    {version, source, path, plugins: [names]}; source is "run", "torch" or "loader"
     nccl_interface          {name, address, prefix, mtu}: the interface that NCCL itself takes; null: none
@@ -55,12 +57,14 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     net: Net = registry.of(have, "Net")
     gpus: Gpus = registry.of(have, "Gpus")
     kernel: Kernel = registry.of(have, "Kernel")
+    clock: Clock = registry.of(have, "Clock")
     libraries: Libraries = registry.of(have, "Libraries")
     pci: Pci = registry.of(have, "Pci")
     return {
         "driver": plain(gpus.driver),
         "cuda_driver": plain(gpus.cuda_driver),
         "kernel": plain(kernel.release),
+        "clock": plain(clock.kept) if isinstance(clock.kept, Unavailable) else "kept in time" if clock.kept else "runs free",
         "torch": _columns(libraries.torch, "version cuda") if libraries.torch else plain(libraries.torch),
         "nccl": _nccl(have, libraries),
         "nccl_interface": _nccl_interface(registry.of(have, "NcclChoice"), net),

@@ -21,6 +21,8 @@ from netdoctor.host.base import Host, mapping, value
 from netdoctor.model import Kind, Unavailable, Word
 
 _XID: Final = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{7,16})[^)]*\): (\d{1,5})\b")
+# The target is nvmlDeviceGpuRecoveryAction_t; the words behind it differ between drivers ("Node Reboot Required", "OS Reboot").
+_RECOVERY: Final = re.compile(r": 154, GPU recovery action changed from 0x[0-9a-fA-F]{1,8} \([^)]*\) to 0x([0-9a-fA-F]{1,8})\b")
 _SXID: Final = re.compile(r"SXid \((?:PCI:)?([0-9A-Fa-f:.]{7,16})\): (\d{1,5}), (Fatal|Non-fatal)")
 
 
@@ -29,6 +31,7 @@ class Trouble(Word):
 
     HUNG = "hung task"  # name: the task's, with its PID
     LOCKUP = "soft lockup"  # name: the CPU's number
+    MEDIUM = "unreadable disk"  # name: the disk's; a sector could not be read
     DEAD = "dead file system"  # name: the device's; nothing can be written any more
     MOUNTED = "mounted file system"  # name: the device's; what was said of it before is over
     UNRECOVERED = "device not recovered"  # name: PCI address of the port above it
@@ -41,6 +44,7 @@ class Trouble(Word):
 _TROUBLE: Final = (
     (re.compile(r"INFO: task (.{1,32}:\d{1,10}) blocked for more than \d"), Trouble.HUNG),
     (re.compile(r"soft lockup - CPU#(\d{1,6}) stuck for"), Trouble.LOCKUP),
+    (re.compile(r"critical medium error, dev ([\w.-]{1,64}), sector \d"), Trouble.MEDIUM),
     (re.compile(r"EXT4-fs \(([\w.-]+)\): Remounting filesystem read-only"), Trouble.DEAD),
     (re.compile(r"XFS \(([\w.-]+)\): .*(?:[Ss]hutting down filesystem|[Ff]ilesystem has been shut down)"), Trouble.DEAD),
     (re.compile(r"BTRFS.* \(device ([\w.-]+)[^)]*\).*forced readonly"), Trouble.DEAD),
@@ -86,6 +90,7 @@ class XidEvent:
     place: str  # PCI address
     fatal: bool  # the line itself says so (SXid)
     second: float  # since boot
+    recovery: int | None = None  # what the GPU waits for from now on, where the line tells that (Xid 154); 0: nothing
 
     @property
     def meaning(self) -> Meaning:
@@ -132,17 +137,17 @@ def catalogue() -> Mapping[tuple[str, str], Meaning]:
 
 
 def probe(host: Host, gpus: Gpus) -> KernelLog | Unavailable:
-    """Asked only where NVML shows GPUs, or does not answer: without a driver nobody writes such lines."""
-    if not gpus.all and not (isinstance(gpus.all, Unavailable) and gpus.all.kind in _SICK):
-        return Unavailable(Kind.NOT_READ, "no GPU of which it would tell")
+    """The driver's lines count only where NVML shows GPUs, or does not answer: without a driver nobody writes them."""
     got = mapping(host, "ask:kmsg")
     if isinstance(got, Unavailable):
         return got
     lines: list[Any] | Unavailable = value(got.get("events"), list, "lines of the kernel's log")
     if isinstance(lines, Unavailable):
         return lines
-    found = tuple(event for one in lines if (event := parsed(one)) is not None)
-    own: list[Any] | Unavailable = value(got.get("system"), list, "no line of the kernel was asked for")
+    found: tuple[XidEvent, ...] | Unavailable = tuple(event for one in lines if (event := parsed(one)) is not None)
+    if not gpus.all and not (isinstance(gpus.all, Unavailable) and gpus.all.kind in _SICK):
+        found = Unavailable(Kind.NOT_READ, "no GPU of which it would tell")
+    own: list[Any] | Unavailable = value(got.get("system"), list, "lines of the kernel")
     system = own if isinstance(own, Unavailable) else troubles(own)
     begun = value(got.get("complete"), bool, "whether the log is whole")
     whole = begun and not got.get("left_out")  # of very many lines the helper tells the newest
@@ -175,5 +180,7 @@ def parsed(one: object) -> XidEvent | None:
         if match := pattern.search(one[1]):
             place = pci_address(match[1] if "." in match[1] else f"{match[1]}.0")
             if isinstance(place, str):
-                return XidEvent(switch, int(match[2]), place, switch and match[3] == "Fatal", float(one[0]))
+                said = None if switch else _RECOVERY.search(one[1])
+                fatal = switch and match[3] == "Fatal"
+                return XidEvent(switch, int(match[2]), place, fatal, float(one[0]), int(said[1], 16) if said else None)
     return None

@@ -108,7 +108,9 @@ def value(got: object, kind: type[T], what: str) -> T | Unavailable:
         return lost
     if isinstance(got, kind) and (kind is bool or not isinstance(got, bool)):
         return got
-    return Unavailable(Kind.MALFORMED, what) if got is not None else Unavailable(Kind.NOT_READ, f"{what}: not told" if what else "")
+    if got is not None:
+        return Unavailable(Kind.MALFORMED, what)
+    return Unavailable(Kind.NOT_READ, f"{what}: not told" if what else "")
 
 
 def names(host: Host, path: str) -> tuple[str, ...] | Unavailable:

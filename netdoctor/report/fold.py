@@ -20,7 +20,8 @@ _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
 
 _FEW: Final = 3  # checks that answer alike, each with its own words
 # How an unknown says why: "WHAT could not be read: WHY".
-_WHY: Final = re.compile(r"(?P<what>.+?) (?P<lost>could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried)): (?P<why>.+)")
+_LOST: Final = r"could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried)"
+_WHY: Final = re.compile(rf"(?P<what>.+?) (?P<lost>{_LOST}): (?P<why>.+)")
 
 
 class Block(NamedTuple):
@@ -58,7 +59,6 @@ class Block(NamedTuple):
         if len(subjects) == 1 and not many and said.startswith(subjects[0]):
             return said
         return f"{listed(subjects, MOST_NAMES)}{many}: {said}" if subjects else said
-
 
     @property
     def hows(self) -> tuple[str, ...]:

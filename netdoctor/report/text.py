@@ -169,12 +169,13 @@ def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> It
     if len(wrong) > _MOST:
         yield f"{_INDENT}… and {len(wrong) - _MOST:,} more (all in --format json)"
     named = len(check.findings) > 1  # below the rows of what is wrong a note has to say whose it is
-    for note in dict.fromkeys((f.subject if named else NODE, n) for f in check.findings if f.status not in WRONG for n in f.notes):
+    notes = ((f.subject if named else NODE, note) for f in check.findings if f.status not in WRONG for note in f.notes)
+    for note in dict.fromkeys(notes):
         yield from _row("note", ": ".join(clean(part) for part in note if part != NODE), width)
 
 
 def _summed(check: CheckResult, wrong: list[tuple[Finding, list[str]]]) -> str:
-    """A check's line: how many of its subjects share its status, and what is said of them or, where that differs, who they are."""
+    """A check's line: how many of its subjects share its status, and what is said of them; where that differs, who they are."""
     if not wrong or len(check.findings) < 2:
         return headline(check)
     (finding, subjects), alike = wrong[0], [f for f in check.findings if f.status is check.status]

@@ -42,7 +42,7 @@ def test_one_line_says_what_is_not_judged() -> None:
             Intent: f.job(nodes=1),
         }
     )
-    others = ("hardware.past", "node.system")  # which ask for more than this machine tells
+    others = ("hardware.past", "node.system", "node.clock")  # which ask for more than this machine tells
     told = {id: f.judge(check, facts) for id, check in CHECKS.items() if id not in others}
     assert {id for id, found in told.items() if any(one.status is Status.UNKNOWN for one in found)} == {
         "hardware.accelerator",

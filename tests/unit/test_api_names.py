@@ -10,7 +10,7 @@ Expected FROM_JOB Fabric Finding Fix GdrProof Gid Gift Gpu GpuHealth GpuLayers G
 HW_THERMAL Intent Interrupts JobPython Kernel KernelLog Kind Launcher Libraries Link Linkage LocalPorts LogFacts Loss
 MeetingFault MemoryPolicy Module Nccl NcclChoice NcclLibrary Net Node Obstacle POWER_BRAKE Past PathLimit PathRun Pci PciDevice
 PciLink Peer Platform Plugin Provider Quantity RankResult Ranks Rdma RdmaDevice RdmaPort Route Run SOCKET STATE_NODES
-STATE_RANKS SW_THERMAL Said
+STATE_RANKS SW_THERMAL Said Clock XidEvent
 Scarce SeenRank Selector Setting Severity State Status Step System SystemEvent Told Torch TorchFacts Trouble
 UNLIMITED Unavailable Usable Uverbs Vantage Version
 VisibleGpu Way accelerator affinity assigned at_a_limit between_nodes cause_of check cluster_network cost expectation fail

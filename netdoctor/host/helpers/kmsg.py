@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 200  # of each kind, the newest
 WORDS = ("NVRM: Xid", "SXid (")
-# kernel/hung_task.c, kernel/watchdog.c, drivers/pci/pcie/err.c, mlx5/core/health.c; what ends a
+# kernel/hung_task.c, kernel/watchdog.c, drivers/pci/pcie/err.c, mlx5/core/health.c; block/blk-core.c, blk_errors; what ends a
 # file system and what mounts it again: fs/ext4/super.c, fs/xfs/xfs_fsops.c, fs/btrfs/messages.c and disk-io.c.
 SYSTEM = (
     " blocked for more than ",
     "soft lockup - CPU#",
     "device recovery ",
+    "critical medium error",
     "health compromised",
     "firmware internal error",
     "health recovery succeeded",

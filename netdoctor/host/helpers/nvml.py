@@ -45,7 +45,8 @@ def why(n: Any, error: Exception) -> dict[str, Any]:
         n.NVML_ERROR_TIMEOUT: "timed out",
     }
     code, text = getattr(error, "value", None), str(error)
-    return {"unavailable": kinds.get(code, "failed"), "detail": text if text.startswith("NVML") else f"NVML: {text}", "code": code}
+    text = text if text.startswith("NVML") else f"NVML: {text}"
+    return {"unavailable": kinds.get(code, "failed"), "detail": text, "code": code}
 
 
 def field(n: Any, function: Callable[..., Any], *arguments: Any) -> Any:

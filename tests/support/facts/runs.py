@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from netdoctor.cluster.observations import Cluster, Nodes, Proof, Ready
+from netdoctor.compare.clocks import Clock
 from netdoctor.compare.traits import Family, Trait, Traits
 from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, Path, PathRun, RankResult, Run
 from netdoctor.nccl.log.facts import Direction, LogFacts, Via
@@ -93,6 +94,9 @@ def common_run(one: Run, told: str = "", told_cause: str = "") -> CommonRun:
     return CommonRun(**{f.name: getattr(one, f.name) for f in fields(one)}, told=told, told_cause=told_cause)
 
 
+TRAITS = Traits({Trait(Family.TORCH): "2.9"}, variables_read=True)
+
+
 def cluster(count: int = 2, /, **changes: Any) -> Cluster:
     """As node 0 knows it: every node came, each reached the others, and they ran one all-reduce of a Gloo rank a node."""
     everybody = range(count)
@@ -101,7 +105,7 @@ def cluster(count: int = 2, /, **changes: Any) -> Cluster:
         {n: f"h{n}" for n in everybody},
         {n: f"10.0.0.{n}" for n in everybody},
         reach={a: {b: None for b in everybody if b != a} for a in everybody},
-        ready={n: Ready(1, "gloo", traits=Traits({Trait(Family.TORCH): "2.9"}, variables_read=True)) for n in everybody},
+        ready={n: Ready(1, "gloo", traits=TRAITS, clock=Clock(0.0, 1e-4)) for n in everybody},
         proof=Proof.TOKEN,
         first_ranks={n: n for n in everybody},
         run=common_run(gloo_run(experiment=AllReduce("gloo", count), ranks=tuple(rank(n, mapped=()) for n in everybody))),

@@ -36,13 +36,15 @@ from tests.support.machines.composed_host import MODULES, SYSCTLS, ComposedHost,
 from tests.support.machines.job_python import Job
 
 NAMES: Final = machine.fixtures()
+# adjtimex(2) where chrony keeps the clock (STA_PLL, STA_NANO), on the day of TAKEN.
+CLOCK: Final = {"state": 0, "status": 0x2001, "maxerror": 31000, "esterror": 400, "now": 1767225600}
 TAKEN: Final = "2026-01-01T00:00:00Z"
 NO_CUDA: Final = Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
 _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
         *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
-        "kmsg",
+        *("kmsg", "clock"),
         *("instance",),  # the cloud's name of its type, as cloud-init was told
         *("given", "mig"),  # GPUs that a container or a cgroup gives, by number; whether they are in MIG mode
     )
@@ -135,6 +137,7 @@ class Composed:
             "ask:nvml": self._nvml(),
             "ask:cuda": self._cuda(),
             "ask:kmsg": self._kmsg(),
+            "ask:clock": {**CLOCK, **self.told.get("clock", {})},
             RANKS: {"ranks": self._ranks()},
             QUESTION: answers.gpu_load(self.node),
             "ask:ibverbs": answers.ibverbs(self.machine, library),

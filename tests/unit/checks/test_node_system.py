@@ -11,8 +11,10 @@ from netdoctor.checks.node_system import node_system
 from netdoctor.facts.kernel_log import KernelLog, SystemEvent, Trouble, troubles
 from netdoctor.facts.system import System
 from netdoctor.host.base import Answer, unavailable
+from netdoctor.host.helpers.kmsg import event_of
 from netdoctor.host.live import LiveHost
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.lab import fixtures
 from tests.support import facts as f
 from tests.support.machines import composed
 
@@ -22,6 +24,8 @@ HUNG = "INFO: task nvidia-smi:4711 blocked for more than 120 seconds."
 LOCKUP = "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python:99]"
 XFS = "XFS (md0): log I/O error -5", "XFS (md0): Filesystem has been shut down due to log error (0x2)."
 EXT4 = "EXT4-fs error (device md0): ext4_find_entry:1455: inode #2", "EXT4-fs (md0): Remounting filesystem read-only"
+MEDIUM = "critical medium error, dev {}, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2"
+ROOT = "24 1 9:0 / / rw,relatime - ext4 /dev/md0 rw"
 ACS = "pcieport 0000:1a:00.0: AER: device recovery failed"
 
 
@@ -214,9 +218,69 @@ def test_an_adapter_whose_firmware_failed() -> None:
     assert {one.status for one in said(log=(failed, cured)).values()} == {PASS}
 
 
-def test_a_log_that_may_not_be_read_is_unknown_beside_gpus() -> None:
-    assert said(log=Unavailable(Kind.DENIED))["kernel log"].status is UNKNOWN
-    assert "kernel log" not in said(machine="cpu-node")
+@pytest.mark.parametrize("machine", ["dgx-h100", "cpu-node"])
+def test_a_log_that_may_not_be_read_is_unknown(machine: str) -> None:
+    assert said(log=Unavailable(Kind.DENIED), machine=machine)["kernel log"].status is UNKNOWN
+    assert said(machine=machine)["kernel log"].status is PASS
+
+
+def test_of_a_node_without_gpus_the_driver_is_not_asked() -> None:
+    made = composed.Composed("cpu-node", {"host.kmsg": ["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", LOCKUP]})
+    log = fixtures.facts_of(made.snapshot())["KernelLog"]
+    assert isinstance(log.events, Unavailable) and log.events.kind is Kind.NOT_READ and len(log.system) == 1
+    assert {one.status for one in made.judged("gpu.health")} == {Status.SKIP}
+
+
+@pytest.mark.parametrize(
+    ("line", "subject"),
+    [
+        (LOCKUP, "CPU 3"),
+        (HUNG, "tasks"),
+        (XFS[1], "file systems: md0"),
+        (EXT4[1], "file systems: md0"),
+        (MEDIUM.format("nvme3n1"), "file systems: nvme3n1p2"),
+    ],
+)
+def test_of_a_node_without_gpus_the_kernel_is(line: str, subject: str) -> None:
+    files: dict[str, str | None] = {
+        "/proc/4711/stat": "4711 (nvidia-smi) D 1",
+        "/proc/uptime": "80.00 9\n",
+        "/proc/self/mountinfo": f"{ROOT}\n31 24 259:1 / /data rw - ext4 /dev/nvme3n1p2 rw\n",
+    }
+    found = said(files, log=(line,), machine="cpu-node")
+    assert {name for name, one in found.items() if one.status is FAIL} == {subject}
+
+
+@pytest.mark.parametrize(
+    ("log", "device", "failed"),
+    [
+        ((MEDIUM.format("nvme3n1"),), "nvme3n1p2", True),
+        ((f"blk_update_request: {MEDIUM.format('sda')}",), "sda1", True),  # until Linux 5.17
+        ((MEDIUM.format("sdb"),), "sdb", True),  # without partitions
+        ((MEDIUM.format("nvme3n1"),), "nvme3n10p1", False),  # another
+        ((MEDIUM.format("sda"),), "sdab1", False),
+        ((MEDIUM.format("sda"),), "md0", False),  # RAID reads the other half, and writes the sector anew
+        ((MEDIUM.format("sr0"),), "sda1", False),  # a scratched disc that nobody mounted
+        (
+            ("I/O error, dev sda, sector 8 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2",),
+            "sda1",
+            False,
+        ),  # a path's
+        (("sd 0:0:0:0: [sda] tag#1 Sense Key : Medium Error [current]",), "sda1", False),  # it may have been tried again
+        (("EXT4-fs (sda1): mounted filesystem 0a1b r/w with ordered data mode.",), "sda1", False),
+    ],
+)
+def test_a_disk_that_cannot_be_read(log: tuple[str, ...], device: str, failed: bool) -> None:
+    mounts = f"{ROOT}\n31 24 259:1 / /data rw - ext4 /dev/{device} rw\n"
+    found = said({"/proc/self/mountinfo": mounts}, log=log, machine="cpu-node")
+    subject = f"file systems: {device}"
+    assert {name for name, one in found.items() if one.status is FAIL} == ({subject} if failed else set())
+    assert not failed or (found[subject].cause, found[subject].severity) == ("node_storage", Severity.WARNING)
+    assert ("kernel log" in found) is not failed
+
+
+def test_the_helper_keeps_the_line_of_a_disk() -> None:
+    assert event_of(f"3,1,9000000,-;{MEDIUM.format('sda')}\n".encode()) == [9.0, MEDIUM.format("sda")]
 
 
 def test_the_last_of_each_counts() -> None:

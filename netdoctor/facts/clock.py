@@ -1,0 +1,36 @@
+"""Whether something keeps this node's clock in time, by the kernel's own word (adjtimex(2))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.host.base import Host, mapping, value
+from netdoctor.model import Unavailable
+
+# STA_UNSYNC: set from boot on, and again where a daemon says nothing until the error may be 16 s (kernel/time/ntp.c).
+UNSYNC: Final = 0x0040
+WRITTEN: Final = 1735689600  # 2025-01-01: no clock that shows an earlier time is right, for netdoctor is younger
+
+
+@dataclass(frozen=True)
+class Clock(Fact):
+    """CLOCK_REALTIME, which all containers of a node share."""
+
+    kept: bool | Unavailable  # chrony, ntpd, timesyncd, ptp4l with phc2sys or a hypervisor's agent told the kernel so
+    error: float | Unavailable  # seconds that it may be wrong by, as whoever keeps it says; means nothing where nobody does
+    early: bool | Unavailable  # before netdoctor was written
+
+
+def probe(host: Host) -> Clock | Unavailable:
+    got = mapping(host, "ask:clock")
+    if isinstance(got, Unavailable):
+        return got
+    status, most = value(got.get("status"), int, "state of the clock"), value(got.get("maxerror"), int, "error of the clock")
+    now = value(got.get("now"), int, "time")
+    return Clock(
+        status if isinstance(status, Unavailable) else not status & UNSYNC,
+        most if isinstance(most, Unavailable) else most / 1e6,
+        now if isinstance(now, Unavailable) else now < WRITTEN,
+    )
