@@ -29,11 +29,8 @@ class Word(str, Enum):
 
 
 class Status(Word):
-    """What a check can say about one subject.
-
-    ``skip`` needs positive evidence that the check does not apply; ``unknown`` applies but could not tell; ``error`` is a
-    defect of netdoctor or of a plugin.
-    """
+    """What a check can say about one subject.  ``skip`` needs positive evidence that the check does not apply; ``unknown``
+    applies but could not tell; ``error`` is a defect of netdoctor or of a plugin."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -114,18 +111,12 @@ class Unavailable:
 
     def __str__(self) -> str:
         """The reason in words, the only place that makes them: without the kind where the detail says it itself."""
-        if not self.detail:
-            return self.kind.value
-        return f"{self.kind}: {self.detail}" if self.kind in _NAMED else self.detail
+        named = not self.detail or self.kind in _NAMED
+        return ": ".join(filter(None, (self.kind.value if named else "", self.detail)))
 
     def __bool__(self) -> Literal[False]:
         """Never true: ``if fact.field`` cannot take missing evidence for content, and ``fact.field or ()`` is what is known."""
         return False
-
-
-def named(whose: str, why: Unavailable) -> str:
-    """A reason with who gave it, once: libraries begin their errors with their own name."""
-    return str(why) if str(why).startswith(whose) else f"{whose}: {why}"
 
 
 def missing(*values: object) -> Unavailable | None:
@@ -147,10 +138,8 @@ class Quantity:
 
 def size_text(size: int) -> str:
     """``64 MiB``."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):g} {unit}"
-    return f"{size} B"
+    power, unit = next((row for row in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if size >= 1 << row[0]), (0, "B"))
+    return f"{size / (1 << power):g} {unit}"
 
 
 def count(number: int, what: str) -> str:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Final, TypeGuard
 
 from netdoctor.expectation.model import Part, Quantity, Value
+from netdoctor.facts.accelerator import named
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciDevice
-from netdoctor.model import Kind, Unavailable, missing, named
+from netdoctor.model import Kind, Unavailable, missing
 
 # Drivers that take a device away on purpose: for a virtual machine, or for a screen.
 GIVEN_AWAY: Final = frozenset({"vfio-pci", "pci-stub", "nvgrace-gpu-vfio-pci", "nouveau"})

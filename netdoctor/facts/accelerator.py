@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
-from netdoctor.model import Kind, Unavailable, named
+from netdoctor.model import Kind, Unavailable
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Accelerator:
     @property
     def none(self) -> bool:
         return not self.nvidia and not self.foreign
+
+
+def named(whose: str, why: Unavailable) -> str:
+    """A reason with who gave it, once: libraries begin their errors with their own name."""
+    return str(why) if str(why).startswith(whose) else f"{whose}: {why}"
 
 
 def others(foreign: Iterable[str]) -> str:

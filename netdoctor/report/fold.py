@@ -199,7 +199,8 @@ def first_step(report: Report) -> Step | None:
     if first is None or first.how is None:
         return None
     # "see CHECK": that one could not tell either, and says what would settle both.
-    named = next((f.how for f in asked if f.check != first.check and f"see {f.check}" in (first.how or "")), first.how)
+    known = first.how
+    named = next((f.how for f in asked if f.how and f.check != first.check and f"see {f.check}" in known), known)
     return Step(f"first: {clean(named)}")
 
 

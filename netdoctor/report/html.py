@@ -92,8 +92,7 @@ def _head(report: Report) -> Iterator[Markup]:
     if ahead := outlook(report):
         yield el("p", ahead)
     if report.command is Command.PREFLIGHT and (step := fold.first_step(report)):
-        said, _, command = step.partition(": ")[2].rpartition(": ") if ": " in step else ("", "", step)
-        yield markup(el("p", f"first: {said}"), el("pre", command)) if said else el("p", step)
+        yield markup(el("p", step.words), el("pre", step.command)) if step.command else el("p", step.words)
 
 
 def _wrong(report: Report) -> Iterator[Markup]:

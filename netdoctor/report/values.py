@@ -13,7 +13,6 @@ from netdoctor.model import EMPTY, NODE, CheckResult, Command, Finding, Fix, Qua
 from netdoctor.textsafe import clean, listed
 
 MOST_NAMES: Final = 40
-_WORTH: Final = 12  # characters of a text that is looked for in others: shorter ones are there by chance
 WRONG: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
 
 
@@ -119,7 +118,7 @@ def rows(finding: Finding) -> Iterator[Row]:
         Row("evidence", _pairs(evidence)),
         *(Row("line", (shown(line),)) for line in lines),
         Row("why", (_why(finding),)),
-        Row("measured", _pairs({k: v for k, v in finding.measured.items() if not _said(v, finding)})),
+        Row("measured", _pairs(finding.measured)),
         Row("cost", (cost.words(finding),)),
         Row("mend", (fix.summary,)),
         Row("", fix.commands, commands=True),
@@ -138,11 +137,6 @@ def step(finding: Finding) -> str:
 
 def _pairs(values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{str(key).replace('_', ' ')}: {shown(value)}" for key, value in values.items())
-
-
-def _said(value: Any, finding: Finding) -> bool:
-    """Whether the message has this text: a reason is told once."""
-    return isinstance(value, str) and len(value) > _WORTH and value in finding.message
 
 
 def _why(finding: Finding) -> str:

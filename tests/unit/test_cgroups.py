@@ -94,4 +94,4 @@ def test_what_is_not_read_is_no_absence(own: str, mounts: str, files: dict[str, 
 
 
 def test_nothing_of_it() -> None:
-    assert probe(ComposedHost()).pids == Unavailable(Kind.NOT_READ, "absent: ENOENT No such file or directory")
+    assert probe(ComposedHost()).pids == Unavailable(Kind.NOT_READ, "ENOENT No such file or directory")

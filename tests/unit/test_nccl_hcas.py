@@ -152,8 +152,8 @@ def test_nearest(gpu: hcas.GpuPlace, devices: dict[str, Any], pci: Pci, found: t
         (NO_GPUS, f.pci(1, 8, unclassified=("0000:77:00.0",)), "the class of 0000:77:00.0 on PCI: it may be a GPU"),
         (f.gpus(1), f.pci(1, 8, unclassified=("0000:77:00.0",)), [("GPU0", "0000:1b:00.0")]),  # libcuda knows the job's
         # where it sits could not be told
-        (f.gpus(1, all=(f.gpu(0, pci=LOST),)), f.pci(1, 0), [("GPU0", "not read: NVML does not say where it sits")]),
-        (f.gpus(1), f.pci(0, 0), [("GPU0", "absent: no 0000:1b:00.0 on PCI")]),
+        (f.gpus(1, all=(f.gpu(0, pci=LOST),)), f.pci(1, 0), [("GPU0", "NVML does not say where it sits")]),
+        (f.gpus(1), f.pci(0, 0), [("GPU0", "no 0000:1b:00.0 on PCI")]),
         (f.gpus(1), NO_PCI, [("GPU0", "denied")]),
     ],
 )

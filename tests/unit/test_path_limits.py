@@ -28,7 +28,7 @@ def limit(run: Run, gpus: Any = None, pci: Any = None, rdma: Any = None) -> floa
     healthy = ((gpus, f.gpus()), (pci, f.pci()), (rdma, f.rdma()))
     given: list[Any] = [default if one is None else one for one, default in healthy]
     found = path_limit(run, *given)
-    return round(found.rate, 3) if isinstance(found, Limit) else str(found)
+    return round(found.rate, 3) if isinstance(found, Limit) else f"{found.kind}: {found.detail}"
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,14 @@ def test_a_port_slower_than_its_like_lowers_no_limit() -> None:
     ("run", "rdma", "found"),
     [
         (f.hca_run(), None, 25.0),  # 400 Gb/s are 50 GB/s, of which each rank has half
-        (f.hca_run(hca="mlx5_0:2"), None, "not read: the rate of mlx5_0:2"),
-        (f.hca_run(hca="mlx5_9:1"), None, "not read: the rate of mlx5_9:1"),
-        (f.hca_run(), f.rdma(devices=(f.hca(0, ports=(f.port(rate_gbps=LOST),)),)), "not read: the rate of mlx5_0:1"),
-        (f.hca_run(), f.rdma(devices=(f.hca(0, ports=LOST),)), "not read: the rate of mlx5_0:1"),
+        (f.hca_run(hca="mlx5_0:2"), None, "not read: the rate of mlx5_0:2 is not known"),
+        (f.hca_run(hca="mlx5_9:1"), None, "not read: the rate of mlx5_9:1 is not known"),
+        (
+            f.hca_run(),
+            f.rdma(devices=(f.hca(0, ports=(f.port(rate_gbps=LOST),)),)),
+            "not read: the rate of mlx5_0:1 is not known",
+        ),
+        (f.hca_run(), f.rdma(devices=(f.hca(0, ports=LOST),)), "not read: the rate of mlx5_0:1 is not known"),
         (f.hca_run(), f.rdma(devices=(f.hca(0, ports=(f.port(), f.port(2, rate_gbps=100.0))),)), 25.0),
         (f.hca_run(), Rdma.unread(LOST), "not read: RDMA devices: denied"),
         (f.hca_run(), f.rdma(devices=LOST), "not read: RDMA devices: denied"),
@@ -85,12 +89,12 @@ def test_a_port_slower_than_its_like_lowers_no_limit() -> None:
         (
             f.run(2, experiment=AllReduce("nccl", 2, "cuda", gpus=(0, 1)), log=f.log(vias=(f.via(),))),
             None,
-            "not read: which port carried the data",
+            "not read: which port carried the data is not known",
         ),  # P2P and SHM are off in the job's environment
         (
             f.hca_run(experiment=AllReduce("nccl", 2, "cuda", path=Path.parse("between nodes"), gpus=(0,))),
             None,
-            "not read: which port carried the data",
+            "not read: which port carried the data is not known",
         ),
     ],
 )
@@ -189,7 +193,7 @@ def lanes(speed: float, width: int = 16) -> PciLink:
 
 GEN5 = lanes(32.0)
 CROSSES = "unsupported: the data crosses the CPU between PCIe roots, whose limit is not known here"
-LINK = "not read: the PCIe link of 0000:43:00.0"
+LINK = "not read: the PCIe link of 0000:43:00.0 is not known"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,7 @@ LINK = "not read: the PCIe link of 0000:43:00.0"
         (below(GEN5, PciLink(2.5, 16, 32.0, 16)), 48.0),  # idle links slow down
         (below(GEN5, GEN5, port=lanes(16.0)), 24.0),  # cards of PCIe 5 in a switch of PCIe 4
         (below(GEN5, GEN5, port=lanes(32.0, 8)), 24.0),
-        (below(GEN5, GEN5, port=LOST), "not read: the PCIe link of 0000:1b:00.0"),
+        (below(GEN5, GEN5, port=LOST), "not read: the PCIe link of 0000:1b:00.0 is not known"),
         (below(GEN5, LOST), LINK),
         (below(GEN5, lanes(20.0)), LINK),
         (below(GEN5, GEN5, root="pci0000:9a"), CROSSES),
@@ -215,8 +219,8 @@ LINK = "not read: the PCIe link of 0000:43:00.0"
         (below(GEN5, GEN5, path=("0000:15:01.0", "0000:16:00.1", "0000:18:01.0")), 48.0),  # a switch of two functions
         (below(GEN5), CROSSES),
         # where it sits could not be read: no path of its own is no path through the CPU
-        (below(GEN5, GEN5, placed=False, path=(), root=""), "not read: where the GPUs sit on PCI"),
-        (below(GEN5, GEN5, placed=False), "not read: where the GPUs sit on PCI"),
+        (below(GEN5, GEN5, placed=False, path=(), root=""), "not read: where the GPUs sit on PCI is not known"),
+        (below(GEN5, GEN5, placed=False), "not read: where the GPUs sit on PCI is not known"),
         (Pci.unread(LOST), "not read: PCI: denied"),
     ],
 )

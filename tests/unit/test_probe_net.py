@@ -160,7 +160,7 @@ def test_node_0_by_what_a_launcher_has(env: dict[str, str], variable: str, name:
 def test_this_node_is_known_as_master_and_nothing_connects_to_it() -> None:
     net = seen(**{"env:": {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}, **_routes("10.0.0.7", hop("lo", kind="local"))})
     assert net.master and net.master.local is True
-    assert net.master.rtt_ms == Unavailable("not read", "this node")
+    assert net.master.rtt_ms == Unavailable("not read", "it is this node")
 
 
 def _routes(ip: str, main: dict[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_what_is_wrong_is_expanded() -> None:
     for part in (
         "[critical] NCCL takes docker0",
         "expected  ib0",
-        "evidence  chosen: docker0; candidates: docker0, ib0; route: unavailable (denied: EACCES)",
+        "evidence  chosen: docker0; candidates: docker0, ib0; route: unavailable (EACCES)",
         "why       NCCL or Gloo takes the wrong network interface: hangs at start",
         "measured  busbw: 2.7 GB/s; pid: 4711",
         "cost      2.7 GB/s; with NCCL_SOCKET_IFNAME=ib0 11.2 GB/s: 4.1 times",
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_expanded() -> None:
         "to last   echo NCCL_SOCKET_IFNAME=ib0 >> /etc/nccl.conf",
         "next      NCCL_DEBUG=INFO shows",
         "note      eth0 would do as well",
-        "[warning] 2 of 4: gpu1-mlx5_1: neither",
+        "[warning] 2 of 4: gpu1-mlx5_1, gpu2-mlx5_2\n",  # what is said of them stands below, once
         "- FAIL [warning] gpu1-mlx5_1, gpu2-mlx5_2: neither peermem nor DMA-BUF",
         "- UNKNOWN gpu3-mlx5_3: mlx5_3 does not open: EACCES",
         "find out  look as the job's user",
@@ -311,5 +311,49 @@ def test_width_of_what_is_no_terminal() -> None:
 
 def test_checks_with_pairs_are_grouped_by_what_they_say() -> None:
     assert render(report(PAIRS)).count("neither peermem nor DMA-BUF") == 1
-    assert render(report(PAIRS), verbose=True).count("neither peermem nor DMA-BUF") == 2  # the headline and one group
+    assert render(report(PAIRS), verbose=True).count("neither peermem nor DMA-BUF") == 1
     assert FAIL.findings[0].subject not in render(report(FAIL)).split("profile default")[1].split("all-reduce")[0].split()
+
+
+def _lost(what: str, why: str, how: str | None = None, **more: Any) -> Finding:
+    return Finding(Status.UNKNOWN, f"{what} could not be read: {why}", how=how, **more)
+
+
+def test_unknowns_of_one_reason_are_one_block_however_they_are_found_out() -> None:
+    why = "NVML Shared Library Not Found"
+    checks = [check("gpu.health", _lost("NVML", why)), check("gpu.fabric", _lost("its fabric", why, "nvidia-smi -q"))]
+    checks += [check("hardware.gpus", _lost("NVML", why, "nvidia-smi -L")), check("node.system", _lost("dmesg", "EPERM"))]
+    checks += [check("gpu.mapping", _lost("the GPUs", why, evidence={"asked": 8}))]  # it says more: a block of its own
+    text = render(report(*checks))
+    assert f"UNKNOWN  3 checks could not tell: gpu.health, gpu.fabric, hardware.gpus: {why}\n" in text or text.count(why) <= 4
+    assert text.count("UNKNOWN  ") == 3
+    assert "find out  nvidia-smi -q\n                   nvidia-smi -L\n" in text
+
+
+def test_what_one_check_could_not_read_is_told_with_its_reason_once() -> None:
+    one = check(
+        "node.system", _lost("sysctl a", "Permission denied"), replace(_lost("THP", "Permission denied"), subject="THP")
+    )
+    text = render(report(one))
+    assert text.count("Permission denied") == 1 and "sysctl a could not be read" in text and "THP could not be read" in text
+
+
+def test_a_command_is_never_broken() -> None:
+    command = "sysctl -w net.ipv4.ip_local_port_range='32768 60999' net.core.somaxconn=4096"
+    bad = Finding(Status.FAIL, "narrow", severity=Severity.CRITICAL, fix=Fix("widen the range", (command,)))
+    lines = render(report(check("net.port_range", bad)), width=60).splitlines()
+    assert lines[lines.index("first: widen the range:") + 1] == f"  {command}"
+    assert f"first: widen the range: {command}" in render(report(check("net.port_range", bad)), width=200)
+
+
+def test_a_finding_of_several_is_told_once_and_a_note_says_whose_it_is() -> None:
+    text = render(report(PAIRS), verbose=True)
+    assert "2 of 4: gpu1-mlx5_1, gpu2-mlx5_2" in text
+    mixed = check("env.variables", replace(FAIL.findings[0], subject="A"), Finding(Status.PASS, "right", "B", notes=("of B",)))
+    assert "note      B: of B" in render(report(mixed), verbose=True)
+
+
+def test_an_unknown_that_sends_to_another_check_leads_to_its_way_out() -> None:
+    one = check("allreduce.run", Finding(Status.UNKNOWN, "NCCL did not run", how="see torch.backend"))
+    other = check("torch.backend", Finding(Status.UNKNOWN, "no GPU", how="ask for GPUs"))
+    assert "first: ask for GPUs" in render(report(one, other)).splitlines()

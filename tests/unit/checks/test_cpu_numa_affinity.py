@@ -270,7 +270,7 @@ FAR_AWAY = f.net(f.netlink_link("eth0", 2, "10.0.0.7", numa_node=5))
         ({Interrupts: LOST}, f"interrupts could not be read: {LOST}"),
         ({Net: LOST, Interrupts: f.interrupts({"eth0": frozenset(FIRST)})}, f"interrupts could not be read: {LOST}"),
         ({Interrupts: f.interrupts({"eth0": LOST})}, f"eth0: {LOST}"),
-        ({Net: FAR_AWAY, Interrupts: f.interrupts({"eth0": frozenset(FIRST)})}, "eth0: absent: there is no NUMA node 5"),
+        ({Net: FAR_AWAY, Interrupts: f.interrupts({"eth0": frozenset(FIRST)})}, "eth0: there is no NUMA node 5"),
         ({Interrupts: f.interrupts({})}, "no interface shows interrupts here"),
     ],
 )

@@ -181,7 +181,7 @@ def test_the_size_of_its_mount(mount: str, size: Any) -> None:
     [
         ({"size": 100, "free": 40}, 40),
         ({"size": 0, "free": 0}, 1000 << 10),  # no limit
-        ({"size": 100}, Unavailable("not read", "statvfs of /dev/shm")),
+        ({"size": 100}, Unavailable("not read", "statvfs of /dev/shm: not told")),
         (LOST, LOST),
     ],
 )

@@ -207,7 +207,7 @@ def says(*vias: tuple[str, bool]) -> PathRun:
         ({Pci: UNREAD, Gpus: f.gpus(visible=())}, "libcuda shows the job no GPU, PCI could not be read: denied"),
         # what NCCL would ask, where no run was made
         ({Kernel: NO_MODULE, Gpus: f.gpus(visible=LOST)}, "peer memory: none of "),
-        ({Gpus: f.gpus(visible=LOST)}, "peer memory: attribute 116 of this GPU: not "),
+        ({Gpus: f.gpus(visible=LOST)}, "peer memory: attribute 116 of this GPU: libcuda was not asked"),
         (
             {Environ: f.environ({"NCCL_TOPO_FILE": "/opt/topo.xml"})},
             "how far GPU and HCA are apart for NCCL is not known; no run",
