@@ -145,6 +145,7 @@ def _judge(
         what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
         how = _HOW[run.obstacle] if run.obstacle else AGAIN
         say = partial(fail, cause="fabric_manager") if run.obstacle is Obstacle.NOT_READY else unknown
+        measured.pop("reason", None)  # the message has it
         found = say(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
     if isinstance(run, CommonRun) and not run.proven and found.status is Status.FAIL:
         text = f"{found.message}: so nodes told that did not prove to be of this run"

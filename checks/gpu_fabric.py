@@ -30,6 +30,7 @@ from netdoctor.api import (
     between_nodes,
     check,
     cost,
+    count,
     expectation,
     fail,
     missing,
@@ -148,7 +149,7 @@ def _registered(own: tuple[GpuState, ...], vantage: Vantage) -> Iterator[Finding
         alike = list(expectation.findings(expectation.fabric(tuple(inside)), about))
         yield from (one for one in alike if one.subject != FABRIC)
         if not found and all(one.subject == FABRIC for one in alike):
-            yield ok(f"{len(inside)} GPUs are in one NVLink fabric, and nothing ails them there", subject=FABRIC)
+            yield ok(f"{count(len(inside), 'GPU')} in one NVLink fabric, and nothing ails them there", subject=FABRIC)
     elif inside and not found:
         yield ok("the GPU is in its NVLink fabric, and nothing ails it there", subject=FABRIC)
     elif not found and own:
@@ -202,7 +203,7 @@ def _peers(own: tuple[GpuState, ...], state: GpuHealth, gpus: Gpus, pci: Pci) ->
     elif unread is not None:
         yield unknown(f"which GPUs may access each other could not be read: {unread}", subject=PEERS)
     elif len(apart) < len(pairs):
-        yield ok(f"GPUs with NVLinks may access each other: {len(pairs) - len(apart)} pairs", subject=PEERS)
+        yield ok(f"GPUs with NVLinks may access each other: {count(len(pairs) - len(apart), 'pair')}", subject=PEERS)
     else:
         yield skip("no two GPUs with NVLinks: what PCIe allows NCCL finds out itself", subject=PEERS)
 

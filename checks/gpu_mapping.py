@@ -24,6 +24,7 @@ from netdoctor.api import (
     Vantage,
     check,
     cost,
+    count,
     expectation,
     fail,
     layers,
@@ -108,7 +109,7 @@ def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher) -> Finding:
     if len(own) < len(ranks.seen) or not should or len(own) < should:
         text = f"{len(own)} of {should or 'the'} ranks of this node were seen, each with a GPU of its own"
         return unknown(text, subject=RANKS, how="the others start later, or have GPUs of their own by cgroup")
-    return ok(f"{len(own)} ranks of this node, each with a GPU of its own", subject=RANKS)
+    return ok(f"{count(len(own), 'rank')} of this node, each with a GPU of its own", subject=RANKS)
 
 
 def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
@@ -121,7 +122,9 @@ def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
     if names and all(name.startswith("GPU-") for name in names):
         strange = [one.uuid for one in visible if not one.uuid.startswith(names)]
         if strange and len(visible) > len(names):
-            return _others(f"this container was given {len(names)} GPUs, libcuda shows it {', '.join(strange)} as well")
+            return _others(
+                f"this container was given {count(len(names), 'GPU')}, libcuda shows it {', '.join(strange)} as well"
+            )
         if strange:
             text = f"this container was given {', '.join(names)}, and libcuda shows it {', '.join(strange)}"
             return unknown(text, subject=GIVEN, how="who set CUDA_VISIBLE_DEVICES, and is the container privileged?")
@@ -129,7 +132,7 @@ def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
     given = environ.get("SLURM_GPUS_ON_NODE")
     if isinstance(given, str) and given.isdecimal() and int(given):
         if len(visible) > int(given):
-            return _others(f"Slurm gave this job {given} GPUs here, libcuda shows it {len(visible)}")
+            return _others(f"Slurm gave this job {count(int(given), 'GPU')} here, libcuda shows it {len(visible)}")
         return ok("libcuda shows no more GPUs than Slurm gave this job", subject=GIVEN)
     return skip("neither Slurm nor a container's runtime says which GPUs were given", subject=GIVEN)
 

@@ -29,6 +29,7 @@ from netdoctor.api import (
     Unavailable,
     Vantage,
     check,
+    count,
     fail,
     hcas,
     layers,
@@ -114,7 +115,7 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
     if isinstance(gpus.all, Unavailable):
         if not on_bus and not gpus.visible:
             return unknown(f"PCI shows no NVIDIA GPU for this machine, NVML could not be read: {gpus.all}", subject="GPUs")
-        text = f"PCI shows {len(on_bus)} GPUs, NVML could not be read: {gpus.all}"
+        text = f"PCI shows {count(len(on_bus), 'GPU')}, NVML could not be read: {gpus.all}"
         if vantage.job_environment and not vantage.outside and gpus.all.kind == Kind.ABSENT and len(gpus.visible or ()) > 1:
             text = f"libcuda shows {len(gpus.visible or ())} GPUs, and there is no NVML: {gpus.all}"
             return fail(text, subject="GPUs", cause="cuda_driver_mismatch", why=WITHOUT_NVML, fix=UTILITY)
@@ -127,10 +128,10 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
     if lost is not None:
         return replace(lost, subject="GPUs")
     if len(gpus.all) > len(on_bus) and not pci.by_wsl:
-        text = f"NVML shows {len(gpus.all)} GPUs, PCI {len(on_bus)}: they disagree"
+        text = f"NVML shows {count(len(gpus.all), 'GPU')}, PCI {len(on_bus)}: they disagree"
         return unknown(text, subject="GPUs", how="lspci -d 10de:", **evidence)
     apart = f" with its driver, of {len(every)}" if len(every) > len(on_bus) else ""
-    return ok(f"{len(gpus.all)} GPUs in NVML, {len(on_bus)} on PCI{apart}", subject="GPUs", **evidence)
+    return ok(f"{count(len(gpus.all), 'GPU')} in NVML, {len(on_bus)} on PCI{apart}", subject="GPUs", **evidence)
 
 
 def _drivers(pci: Pci, gpus: Gpus, expected: Expected, vantage: Vantage) -> Iterator[Finding]:
@@ -201,8 +202,8 @@ def _lost_by_nvml(on_bus: list[PciDevice], nvml: tuple[Gpu, ...], vantage: Vanta
     if len(nvml) >= len(on_bus):  # as many, but not the same
         return fail(f"NVML does not show {', '.join(gone)}, which PCI shows", fix=fix, missing=gone)
     return fail(
-        f"PCI shows {len(on_bus)} GPUs, NVML {len(nvml)}: {', '.join(gone)} missing",
-        expected=f"{len(on_bus)} GPUs",
+        f"PCI shows {count(len(on_bus), 'GPU')}, NVML {len(nvml)}: {', '.join(gone)} missing",
+        expected=count(len(on_bus), "GPU"),
         why=LOST,
         fix=fix,
         missing=gone,
@@ -216,7 +217,7 @@ def _share(shown: int, there: int, vantage: Vantage, environ: Environ) -> Findin
         return None
     name = "NVIDIA_VISIBLE_DEVICES" if vantage.in_container else "SLURM_GPUS_ON_NODE"  # cgroup.conf(5) ConstrainDevices
     said = environ.get(name)
-    text = f"PCI shows {there} GPUs, NVML {shown}"
+    text = f"PCI shows {count(there, 'GPU')}, NVML {shown}"
     if isinstance(said, Unavailable):
         return unknown(f"{text}, and how many this job was given could not be read: {said}")
     gift, named = layers.gift(said), layers.named_gpus(said or "")
@@ -230,7 +231,7 @@ def _share(shown: int, there: int, vantage: Vantage, environ: Environ) -> Findin
     if not shown or not enough or vantage.lost is not None:
         given = f"{name} is {said or 'not set'}: {GIFTS[gift] if vantage.in_container and not shown else LOST_OR_NOT}"
         return unknown(f"{text}, {given}", how="nvidia-smi -L; dmesg | grep -i xid")
-    return ok(f"NVML shows this job {shown} GPUs", notes=(f"PCI shows {there}: the others are not this job's",))
+    return ok(f"NVML shows this job {count(shown, 'GPU')}", notes=(f"PCI shows {there}: the others are not this job's",))
 
 
 def _of_the_job(
@@ -287,21 +288,21 @@ class Job:
     def contradiction(self, said: Said | None | Unavailable) -> Finding | None:
         """The mask names what is not there, or leaves less than the job is said to have."""
         if self.cuda > self.nvml and not any(row.parted for row in self.rows):
-            return unknown(f"libcuda shows {self.cuda} GPUs, NVML {self.nvml}: they disagree", how="nvidia-smi -L")
+            return unknown(f"libcuda shows {count(self.cuda, 'GPU')}, NVML {self.nvml}: they disagree", how="nvidia-smi -L")
         names = layers.named_gpus(self.mask or "")
         if len(names) > self.cuda and not self.mps:
             return fail(
-                f"CUDA_VISIBLE_DEVICES names {len(names)} GPUs, libcuda shows {self.cuda}: not all of {self.mask} are here",
-                expected=f"{len(names)} GPUs in libcuda",
+                f"CUDA_VISIBLE_DEVICES names {count(len(names), 'GPU')}, libcuda shows {self.cuda}: not all of {self.mask} are here",
+                expected=f"{count(len(names), 'GPU')} in libcuda",
                 why="CUDA ends the list at the first that is not there; numbers of the host mean others in a container",
                 fix=Fix("name them as nvidia-smi -L does here, or leave the variable to the launcher", ("nvidia-smi -L",)),
             )
         if isinstance(said, Said) and self.cuda < said.gpus and (said.gpus <= self.nvml or (said.nccl and self.cuda)):
-            text = f"the job has {said.gpus} GPUs here ({said.source}), libcuda shows it {self.cuda} of the {self.nvml} in NVML"
-            crowd = f"{said.gpus} ranks here ({said.source}), and {self.cuda} GPUs: NCCL takes no second rank on one"
+            text = f"the job has {count(said.gpus, 'GPU')} here ({said.source}), libcuda shows it {self.cuda} of the {self.nvml} in NVML"
+            crowd = f"{count(said.gpus, 'rank')} here ({said.source}), and {count(self.cuda, 'GPU')}: NCCL takes no second rank on one"
             return fail(
                 f"{text}, and {self.by}: {self.hidden} hidden" if said.gpus <= self.nvml else crowd,
-                expected=f"{said.gpus} GPUs in libcuda",
+                expected=f"{count(said.gpus, 'GPU')} in libcuda",
                 why="ranks without a GPU of their own stop NCCL (Duplicate GPU detected), or the job is smaller than meant",
                 fix=UNMASK if said.gpus <= self.nvml else FEWER,
             )
@@ -323,7 +324,9 @@ class Job:
         instances = [one for row in parted for one in row.cuda]
         whole = [row for row in self.rows if row.cuda and not row.parted]
         meant = any("MIG-" in (self.environ.get(name) or "") for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
-        text = f"{len(instances)} MIG instances and {len(whole)} of {self.nvml} GPUs; {layers.listed(parted)} in MIG mode"
+        text = (
+            f"{count(len(instances), 'MIG instance')} and {len(whole)} of {self.nvml} GPUs; {layers.listed(parted)} in MIG mode"
+        )
         if meant or (instances and len(parted) == self.nvml) or (whole and not instances and self.mask is not None):
             return ok(f"libcuda shows the job {text}", nvml=self.nvml, libcuda=self.cuda)
         how = "nvidia-smi -L; name the instances in CUDA_VISIBLE_DEVICES, or turn MIG off: nvidia-smi -i GPU -mig 0"
@@ -357,7 +360,7 @@ def _used(here: Job, gpus: Gpus, baseline: Baseline, job: Intent) -> Finding:
     if torch is not None and torch < here.cuda:
         show = "import os, torch; print(os.environ.get('CUDA_VISIBLE_DEVICES'), torch.cuda.device_count())"
         return fail(
-            f"libcuda shows the job {here.cuda} GPUs, torch.cuda.device_count() {torch}",
+            f"libcuda shows the job {count(here.cuda, 'GPU')}, torch.cuda.device_count() {torch}",
             expected=f"torch.cuda.device_count() is {here.cuda}",
             why="the ranks of a job of torch's get no other GPUs than torch counts",
             fix=Fix("see what sets CUDA_VISIBLE_DEVICES where torch is imported", (f'python3 -c "{show}"',)),
@@ -365,7 +368,7 @@ def _used(here: Job, gpus: Gpus, baseline: Baseline, job: Intent) -> Finding:
             **counts,
         )
     if torch is not None and torch > here.cuda:
-        return unknown(f"torch shows {torch} GPUs, libcuda {here.cuda}: they disagree", **counts)
+        return unknown(f"torch shows {count(torch, 'GPU')}, libcuda {here.cuda}: they disagree", **counts)
     if (lost := layers.lost_runs(run)) is not None:
         return unknown(f"{said}; what torch and an all-reduce showed could not be read: {lost}", **counts)
     if run and (lacks := layers.lacks(run, gpus, job)):

@@ -24,6 +24,7 @@ from netdoctor.api import (
     Vantage,
     between_nodes,
     check,
+    count,
     fail,
     missing,
     nccl_environment,
@@ -68,7 +69,7 @@ def environment(
     notes = tuple(dict.fromkeys(f"{one.subject}: {note}" for one in passed for note in one.notes))
     names = sorted({one.subject for one in passed})
     if names:
-        yield ok(f"{len(names)} variables are read as they are written", notes=notes, variables=names)
+        yield ok(f"{count(len(names), 'variable')}, read as written", notes=notes, variables=names)
     elif not found:
         yield ok(nccl_environment.NOTHING_SET)
 

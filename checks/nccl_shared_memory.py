@@ -30,6 +30,7 @@ from netdoctor.api import (
     Version,
     cause_of,
     check,
+    count,
     fail,
     fix_container,
     hcas,
@@ -121,7 +122,7 @@ def shared_memory(
     elif isinstance(version, Unavailable):
         yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)
     elif run is not None and run.finished and _as_the_job(run, version, ranks, job.communicators, nodes):
-        yield ok(f"{run.experiment.ranks} ranks of NCCL {run.nccl_version} had their shared memory", ranks=ranks)
+        yield ok(f"{count(run.experiment.ranks, 'rank')} of NCCL {run.nccl_version} had their shared memory", ranks=ranks)
     else:
         # Ranks of several nodes that did their sums had what they need, however many of them were here.
         spared = isinstance(run, CommonRun) and run.finished

@@ -22,6 +22,7 @@ from netdoctor.api import (
     Version,
     check,
     cost,
+    count,
     fail,
     fix_sysctl,
     if_it_starts_more,
@@ -66,7 +67,7 @@ class Range:
         """Configured, not counted: who listens just now changes from run to run."""
         reserved = self.inside(self.ports.reserved or ())
         of = f", {reserved} of them reserved" if reserved else ""
-        return f"the range {self.low} {self.high} has {self.high - self.low + 1} ports{of}"
+        return f"the range {self.low} {self.high} has {count(self.high - self.low + 1, 'port')}{of}"
 
     def inside(self, some: Iterable[int]) -> int:
         return sum(1 for port in some if self.low <= port <= self.high)

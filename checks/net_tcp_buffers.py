@@ -29,6 +29,7 @@ from netdoctor.api import (
     between_nodes,
     check,
     cost,
+    count,
     fail,
     fix_sysctl,
     ifname,
@@ -158,7 +159,7 @@ def _too_small(on: tcp_window.Sockets, segment: int) -> Finding | None:
     if on.link.speed_mbps or on.at_most(NEAR_MS) >= SLOWEST_MBPS:
         return None
     loss = cost.less(round(on.at_most(NEAR_MS)), SLOWEST_MBPS, PASS)
-    return fail(f"{on.bound}: {on.count} sockets do not fill the slowest link, of 1 Gb/s", loss=loss)
+    return fail(f"{on.bound}: {count(on.count, 'socket')} cannot fill the slowest link, of 1 Gb/s", loss=loss)
 
 
 def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasured: bool) -> Finding:
@@ -166,7 +167,7 @@ def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasu
     if (small := _too_small(on, on.link.mtu - HEADERS)) is not None:
         return replace(small, subject=name, fix=_fix(vantage, on.window, DEFAULT), evidence=on.evidence)
     # The message holds what the settings give; what was measured stands beside it.
-    at = f"{on.bound}: {on.count} sockets fill the link up to a round trip of {enough:.2g} ms"
+    at = f"{on.bound}: {count(on.count, 'socket')} can fill the link up to a round trip of {enough:.2g} ms"
     said: dict[str, Any] = {"subject": name, "measured": {}, **on.evidence}
     if trip.ms is not None:
         said["measured"] = {"round_trip": Quantity(trip.ms, "ms"), "at_most": Quantity(on.at_most(trip.ms) / 1000, "Gb/s")}

@@ -31,6 +31,7 @@ from netdoctor.api import (
     between_nodes,
     check,
     cost,
+    count,
     expectation,
     fail,
     fix_environment,
@@ -195,6 +196,10 @@ def _passed(rails: Sequence[gids.Rail], wishes: Sequence[gids.Wish], vantage: Va
         chosen = all(gids.Wish(None).takes(rail.port.gids or ()) == rail.index for rail in rails)
         notes += [f"{PIN} is needless: NCCL takes the same by itself"] if chosen else []
     if not (vantage.job_environment and vantage.job_network):
-        return unknown(f"the GIDs of {len(rails)} rails are usable, {vantage.elsewhere}", subject=SUBJECT, how=FROM_JOB)
+        return unknown(
+            f"the GIDs of {count(len(rails), 'rail')} are usable, {vantage.elsewhere}", subject=SUBJECT, how=FROM_JOB
+        )
     indexes = sorted({rail.index for rail in rails})
-    return ok(f"{len(rails)} rails have a usable GID where NCCL takes it", subject=SUBJECT, notes=notes, indexes=indexes)
+    return ok(
+        f"{count(len(rails), 'rail')} with a usable GID where NCCL takes it", subject=SUBJECT, notes=notes, indexes=indexes
+    )

@@ -62,7 +62,7 @@ from netdoctor.facts.runs import (
 from netdoctor.facts.system import System
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
-from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, missing, size_text
+from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
 from netdoctor.nccl import (
     affinity,
     gpudirect,
@@ -300,6 +300,7 @@ __all__ = [
     "check",
     "cluster_network",
     "cost",
+    "count",
     "expectation",
     "fail",
     "fix_container",

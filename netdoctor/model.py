@@ -142,9 +142,9 @@ def size_text(size: int) -> str:
     return f"{size / (1 << power):g} {unit}"
 
 
-def count(number: int, what: str) -> str:
-    """``1 node``, ``2,000 nodes``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def count(number: int, what: str, many: str = "") -> str:
+    """``1 node``, ``2,000 nodes``, ``2 processes``."""
+    return f"{number:,} {what if number == 1 else many or what + 's'}"
 
 
 @dataclass(frozen=True)

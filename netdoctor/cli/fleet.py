@@ -74,7 +74,7 @@ def _names(path: str | None) -> list[str] | None:
 
 
 def _progress(files: int) -> None:
-    print(f"netdoctor: {files:,} files read", file=sys.stderr)
+    print(f"netdoctor: {count(files, 'file')} read", file=sys.stderr)
 
 
 def lists(fleet: Fleet) -> tuple[dict[str, str], list[str]]:

@@ -48,10 +48,11 @@ def gated(text: str, folder: Traversable, image: str | None) -> str:
     except (yaml.YAMLError, RecursionError) as error:
         raise GateError(f"no YAML: {' '.join(str(error).split())[:200]}") from None
     parts = {name: next(yaml.safe_load_all((folder / name).read_text())) for name in _FILES}
-    places = [(one, place) for one in objects if isinstance(one, dict) for place in _pods(one, ())]
+    each = [one for top in objects for one in _each(top)]
+    places = [(one, place) for one in each for place in _pods(one, ())]
     asking = [row for row in places if _asking(row[1][-1][1])]
-    for one in objects:
-        if isinstance(one, dict) and (why := _ELSEWHERE.get(str(one.get("kind")))) and not any(p[0] is one for p in places):
+    for one in each:
+        if (why := _ELSEWHERE.get(str(one.get("kind")))) and not any(p[0] is one for p in places):
             _note(one, f"no pod is in it: {why}")
     if not places:
         raise GateError("no pod is in it: nothing was gated")
@@ -63,15 +64,33 @@ def gated(text: str, folder: Traversable, image: str | None) -> str:
         for words in (*said, *_together(one)):
             _note(one, words)
     spaces = dict.fromkeys(_namespace(one) for one, _ in asking or places)
-    made = [*objects, *(_config(parts["config.yaml"], space) for space in spaces)]
-    if image:
-        for container in _netdoctor(made):
-            container["image"] = image
+    own = parts["config.yaml"]
+    kept = {_namespace(one) for one in each if _is(one, own)}  # the site's own, changed perhaps
+    made = [*objects, *(_config(own, space) for space in spaces if space not in kept)]
+    unnamed = list(_netdoctor(made))
+    for container in unnamed:
+        container["image"] = image or container["image"]
+    if unnamed and not image:
+        print(
+            "netdoctor: the gate's image is called netdoctor: name the one that your nodes pull with --image", file=sys.stderr
+        )
     return "---\n".join(yaml.dump(one, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for one in made)
 
 
 _FILES: Final = ("config.yaml", "copy/init-containers.yaml", "init-container.yaml", "failure-policy.yaml")
 Way = tuple[tuple[str, Any], ...]  # (name of the step, what is there), the pod's spec last
+
+
+def _each(one: Any) -> Iterator[Object]:
+    """The objects of a List (kubectl get -o yaml), or the object itself."""
+    if isinstance(one, dict):
+        items = one.get("items") if str(one.get("kind", "")).endswith("List") else None
+        yield from (item for item in items if isinstance(item, dict)) if isinstance(items, list) else (one,)
+
+
+def _is(one: Object, config: Object) -> bool:
+    same = (one.get("metadata") or {}).get("name") == config["metadata"]["name"]
+    return same and one.get("kind") == config["kind"]
 
 
 def _pods(at: Any, way: Way) -> Iterator[tuple[tuple[str, Any], ...]]:

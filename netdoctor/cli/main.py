@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from netdoctor import __version__
-from netdoctor.cli.options import FOLDED, JUDGED, LOOKED, TOLD, Options, Text, Texts, takes
+from netdoctor.cli.options import FOLDED, JUDGED, LOOKED, TOLD, Once, Options, Text, Texts, takes
 from netdoctor.process import signals
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ def _root(
     pass
 
 
-@app.command(short_help="Look at this node, run a short all-reduce, say what is wrong.")
+@app.command(cls=Once, short_help="Look at this node, run a short all-reduce, say what is wrong.")
 @takes("only", *JUDGED, *FOLDED, *LOOKED, "exit_style", "termination_log")
 def preflight(
     options: Options,
@@ -64,7 +64,7 @@ def preflight(
     return command.plan(options) if plan else command.preflight(options)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(cls=Once, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @takes(*JUDGED, *FOLDED, "python", "via", "budget", "quiet")
 def run(
     options: Options,
@@ -77,7 +77,7 @@ def run(
     return wrapper.run(replace(options, profile=options.profile or ("gate" if gate else None)), command, gate=gate)
 
 
-@app.command(short_help="One verified all-reduce over several nodes.")
+@app.command(cls=Once, short_help="One verified all-reduce over several nodes.")
 @takes("only", *JUDGED, *FOLDED, "checks_dir", "python", "user", "via", "budget", "quiet", "exit_style", "termination_log")
 def allreduce(
     options: Options,
@@ -103,7 +103,7 @@ def allreduce(
     return command.allreduce(options, place, Limits(wait, stall), snapshot)
 
 
-@app.command(short_help="Record every answer and run, to be judged anywhere.")
+@app.command(cls=Once, short_help="Record every answer and run, to be judged anywhere.")
 @takes("only", "config", *LOOKED, "redact")
 def snapshot(
     options: Options,
@@ -143,7 +143,7 @@ def _key(path: str | None) -> bytes:
         raise typer.Exit(2) from None
 
 
-@app.command(short_help="Judge a snapshot.")
+@app.command(cls=Once, short_help="Judge a snapshot.")
 @takes("only", *JUDGED, *FOLDED, "checks_dir", "exit_style")
 def diagnose(
     options: Options,
@@ -155,7 +155,7 @@ def diagnose(
     return command.run(options, file)
 
 
-@app.command(short_help="Take credentials and --redact words out of a file.")
+@app.command(cls=Once, short_help="Take credentials and --redact words out of a file.")
 @takes("redact")
 def clean(
     options: Options,
@@ -168,7 +168,7 @@ def clean(
     return command.run(options, file, output)
 
 
-@app.command(short_help="Write what to expect of nodes like this good one.")
+@app.command(cls=Once, short_help="Write what to expect of nodes like this good one.")
 @takes("config", "profile", "fail_on", *LOOKED)
 def expect(
     options: Options,
@@ -184,7 +184,7 @@ def expect(
     return command.run(options, file, output, leave_out or ())
 
 
-@app.command(name="list")
+@app.command(cls=Once, name="list")
 @takes("checks_dir", "config")
 def list_checks(options: Options) -> int:
     """List the checks: id and what is true on a healthy node."""
@@ -200,7 +200,7 @@ def _explained(begun: str) -> list[str]:
     return [name for name in catalog.explained() if name.startswith(begun)]
 
 
-@app.command()
+@app.command(cls=Once)
 @takes("checks_dir", "config")
 def explain(
     options: Options,
@@ -212,7 +212,7 @@ def explain(
     return command.catalog(options, id)
 
 
-@app.command()
+@app.command(cls=Once)
 def schema(name: Annotated[str, typer.Argument(help="report, log, env, ras, fleet or config.")] = "report") -> None:
     """Print the JSON Schema of an output, or of the configuration."""
     from netdoctor.cli import catalog as command
@@ -220,7 +220,7 @@ def schema(name: Annotated[str, typer.Argument(help="report, log, env, ras, flee
     raise typer.Exit(command.schema(name))
 
 
-@app.command(short_help="Root cause from NCCL, torch and Gloo output.")
+@app.command(cls=Once, short_help="Root cause from NCCL, torch and Gloo output.")
 @takes(*JUDGED, *TOLD, "exit_style")
 def log(
     options: Options,
@@ -232,7 +232,7 @@ def log(
     return command.run(options, files)
 
 
-@app.command(short_help="Judge NCCL, torch, Gloo, UCX and libfabric variables.")
+@app.command(cls=Once, short_help="Judge NCCL, torch, Gloo, UCX and libfabric variables.")
 @takes(*JUDGED, *TOLD, "exit_style")
 def env(
     options: Options,
@@ -252,7 +252,7 @@ def env(
     return command.run(options, file or (), nccl)
 
 
-@app.command()
+@app.command(cls=Once)
 @takes(*JUDGED, *TOLD, "exit_style")
 def ras(
     options: Options,
@@ -265,7 +265,7 @@ def ras(
     return command.run(options, address, diagnostics=diagnostics)
 
 
-@app.command(short_help="Manifests, prologs, playbooks and units, printed or written.")
+@app.command(cls=Once, short_help="Manifests, prologs, playbooks and units, printed or written.")
 def deploy(
     what: Annotated[
         Text, typer.Argument(help="kubernetes, slurm, ansible, systemd, prometheus; nothing: say what there is.")
@@ -312,7 +312,7 @@ fleet = typer.Typer(name="fleet", help="Many nodes at once.", no_args_is_help=Tr
 app.add_typer(fleet)
 
 
-@fleet.command("report", short_help="Missing nodes, drift, outliers, faults that no node sees alone.")
+@fleet.command("report", cls=Once, short_help="Missing nodes, drift, outliers, faults that no node sees alone.")
 @takes(*JUDGED, *TOLD, "exit_style", "quiet")
 def fleet_report(
     options: Options,
@@ -340,6 +340,17 @@ def _styled(code: int) -> int:
     return policy.styled(code, style)
 
 
+def _name() -> str | None:
+    from netdoctor.cli import completion
+    from netdoctor.cli.setup import UsageError
+
+    try:
+        return completion.asked(sys.argv[1:])
+    except UsageError as error:
+        print(f"netdoctor: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
 def main() -> None:
     """The console script: typer's exit codes, and 1 with one line where netdoctor itself broke."""
     from netdoctor.process import streams
@@ -351,7 +362,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):  # a locale without UTF-8 must not end a report in a traceback
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        app(prog_name=_name())
         code: str | int | None = 0
     except SystemExit as end:
         # click ends a broken pipe itself, with 1 and a wrapper in the place of the stream.

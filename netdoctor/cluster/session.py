@@ -31,7 +31,7 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.registry import of
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, Control, Obstacle, Reason, State, TorchFacts
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, count
 from netdoctor.process.proc import boot_id
 from netdoctor.textsafe import line
 from netdoctor.variables.catalogue import is_default
@@ -179,7 +179,7 @@ class ClusterSession:
         if experiment.backend == "nccl":
             if ranks > gpus:
                 seen = "torch" if session.via is Caller.TORCH else "libcuda"
-                return {**ready, "cannot": f"{ranks} ranks are asked for, and {seen} sees {gpus} GPUs"}
+                return {**ready, "cannot": f"{count(ranks, 'rank')} asked for, and {seen} sees {count(gpus, 'GPU')}"}
             mine = AllReduce("nccl", ranks, "cuda", gpus=tuple(range(ranks)))
             if reason := plan.busy(facts, mine):
                 return {**ready, "cannot": reason.text}

@@ -17,7 +17,7 @@ from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.vantage import Vantage
-from netdoctor.model import NODE, Finding, Status, Unavailable, missing
+from netdoctor.model import NODE, Finding, Status, Unavailable, count, missing
 
 __all__ = [
     "About",
@@ -68,7 +68,9 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, site:
     expected += [] if counted else siblings.of(found.near)
     expected += [] if rate else device.interfaces(found.parts, found.modes)
     if not counted and not found.chosen and not found.by_switch and found.gpus >= of_rails.FLAT and number == found.gpus - 1:
-        expected.append(Expectation(NODE, Quantity.RAILS, found.gpus, Source.SIBLINGS, f"one for each of {found.gpus} GPUs"))
+        expected.append(
+            Expectation(NODE, Quantity.RAILS, found.gpus, Source.SIBLINGS, f"one for each of {count(found.gpus, 'GPU')}")
+        )
     given = any(d.rdma and d.driver in parts.GIVEN_AWAY for d in pci.devices or ())  # a virtual machine has them
     if isinstance(shape, platform.Shape) and (number or shape.certain):
         given |= shape.attached and found.even and number < (shape.rails or 0)

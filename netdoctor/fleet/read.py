@@ -113,7 +113,8 @@ def _one(path: str, named: bool, got: Reading, extract: Extract, seen: set[tuple
     if schema != REPORT_SCHEMA:
         if schema.startswith("netdoctor.report/"):
             return problem(ProblemKind.OTHER_SCHEMA, f"{schema}; this netdoctor reads {REPORT_SCHEMA}", _host_of(document))
-        return problem(ProblemKind.ANOTHER_DOCUMENT, schema, counts=False)
+        way = "; netdoctor diagnose FILE -o NODE.json makes a report of it" if schema.startswith("netdoctor.snapshot/") else ""
+        return problem(ProblemKind.ANOTHER_DOCUMENT, schema + way, counts=False)
     try:
         got.runs.append(extract.run(document, as_line(path, 1000), modified))
     except MalformedReportError as error:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from netdoctor.model import NODE, CheckResult, Finding, Health, Report, Status, plain, size_text
+from netdoctor.model import NODE, CheckResult, Finding, Health, Report, Status, count, plain, size_text
 from netdoctor.report.values import MOST_NAMES, WRONG, fails, points, runs, shown
 from netdoctor.textsafe import clean, listed
 
 _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
 
 
+TOLD: Final = frozenset({"not started", "unfinished"})  # facts.runs.State: allreduce.run's message has their reason
 _FEW: Final = 3  # checks that answer alike, each with its own words
 # How an unknown says why: "WHAT could not be read: WHY".
 _LOST: Final = r"could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried)"
@@ -226,11 +227,13 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> tuple[str, str, s
     backend = {"nccl": "NCCL", "gloo": "Gloo"}.get(str(run.get("backend")), str(run.get("backend")))
     alone = " without torch" if run.get("via") == "nccl" else ""
     path = "" if run.get("path") in (None, "default") else clean(str(run.get("path")))
-    head = f"all-reduce: {backend}{alone}, {run.get('ranks')} ranks on {run.get('device')}@: {run.get('state')}"
+    head = (
+        f"all-reduce: {backend}{alone}, {count(int(run.get('ranks') or 0), 'rank')} on {run.get('device')}@: {run.get('state')}"
+    )
     if run.get("verified") is not None:
         head += ", data right" if run["verified"] else ", DATA WRONG"
     reason = figure.get("reason")
-    if isinstance(reason, str) and reason:
+    if isinstance(reason, str) and reason and run.get("state") not in TOLD:
         head += f" ({reason})"
     size, speed = next(iter(points(figure.get("busbw_gb_s"))[-1:]), (0, 0.0))
     return clean(head), path, size_text(size) if size else "", speed

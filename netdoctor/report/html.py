@@ -12,7 +12,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.model import STATUS_ORDER, CheckResult, Command, Finding, Markup, Page, Quantity, Report, Status, size_text
+from netdoctor.model import (
+    STATUS_ORDER,
+    CheckResult,
+    Command,
+    Finding,
+    Markup,
+    Page,
+    Quantity,
+    Report,
+    Status,
+    count,
+    size_text,
+)
 from netdoctor.report import fold, plots
 from netdoctor.report.page import el, lines, markup, page, table, tag, tr
 from netdoctor.report.values import (
@@ -68,7 +80,7 @@ def render(report: Report) -> str:
             _topology(report),
             _wrong(report),
             _runs(report),
-            el("details", el("summary", el("b", f"All {len(report.checks)} checks")), checks),
+            el("details", el("summary", el("b", f"All {count(len(report.checks), 'check')}")), checks),
             _inventory(report.inventory),
         )
     else:
@@ -178,7 +190,7 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any], limit: float | None)
     speeds = points(figure.get("busbw_gb_s"))
     cpu = figure.get("system_cpu_per_gb")
     return markup(
-        el("h3", f"{backend}, {ranks} ranks on {device}, path {path}"),
+        el("h3", f"{backend}, {count(int(ranks), 'rank')} on {device}, path {path}"),
         el("p", f"{shown(run.get('state'))}, {verified}{reason}"),
         _speeds(speeds, dict(points(figure.get("latency_s"))), limit) if speeds else "",
         _table(

@@ -104,9 +104,9 @@ def _facts(facts: LogFacts) -> dict[str, Json]:
 def _summary(facts: LogFacts) -> Iterator[str]:
     shape = []
     if facts.nranks:
-        shape.append(f"{facts.nranks} ranks")
+        shape.append(count(facts.nranks, "rank"))
     if nodes := facts.nodes or len(facts.hosts):
-        shape.append("1 node" if nodes == 1 else f"{nodes} nodes")
+        shape.append(count(nodes, "node"))
     if facts.bootstrap_ifname:
         shape.append(f"bootstrap on {facts.bootstrap_ifname} ({facts.bootstrap_address})")
     if facts.network:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netdoctor.model import Page, Section, plain
+from netdoctor.model import Page, Section, count, plain
 from netdoctor.nccl.ras import Behind, Status
 from netdoctor.report.page import el, markup
 from netdoctor.textsafe import clean
@@ -24,7 +24,11 @@ class RasSection(Section):
         s = self.status
         if s is None:
             return f"no answer from {self.address}"
-        size = f"{s.nodes} nodes, {s.processes} processes, {s.gpus} GPUs" if s.nodes else "size not told"
+        size = (
+            f"{count(s.nodes, 'node')}, {count(s.processes, 'process', 'processes')}, {count(s.gpus, 'GPU')}"
+            if s.nodes
+            else "size not told"
+        )
         return f"NCCL {s.nccl_version or 'version not told'}; {size}; {s.comms} communicators"
 
     def data(self) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.model import NODE, CheckResult, Command, Finding, Health, Report, Status, size_text
+from netdoctor.model import NODE, CheckResult, Command, Finding, Health, Report, Status, count, size_text
 from netdoctor.report import fold
 from netdoctor.report.values import (
     MOST_NAMES,
@@ -235,11 +235,12 @@ def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     backend = {"nccl": "NCCL", "gloo": "Gloo"}.get(str(run.get("backend")), str(run.get("backend")))
     where = "" if run.get("path") in (None, "default") else f", {run.get('path')}"
     alone = " without torch" if run.get("via") == "nccl" else ""
-    text = f"all-reduce: {backend}{alone}, {run.get('ranks')} ranks on {run.get('device')}{where}: {run.get('state')}"
+    text = f"all-reduce: {backend}{alone}, {count(int(run.get('ranks') or 0), 'rank')} on {run.get('device')}{where}: {run.get('state')}"
     if run.get("verified") is not None:
         text += ", data right" if run["verified"] else ", DATA WRONG"
     if busbw := points(figure.get("busbw_gb_s")):
         size, speed = busbw[-1]
         text += f", {shown(speed)} GB/s bus bandwidth at {size_text(size)}"
     reason = figure.get("reason")
-    return f"{text} ({reason})" if isinstance(reason, str) and reason else text
+    told = not isinstance(reason, str) or not reason or run.get("state") in fold.TOLD
+    return text if told else f"{text} ({reason})"

@@ -17,6 +17,7 @@ from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, W
 from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.merge import merge
+from netdoctor.nccl.log.own import OwnReports
 from netdoctor.nccl.log.pattern import Pattern, any_of
 from netdoctor.nccl.log.patterns import NOT_RAISED, PATTERNS, matching
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
@@ -67,6 +68,7 @@ class Parser:
     def __init__(self, name: str = "-") -> None:
         self.accumulator = Accumulator(files=[name])
         self._events = EventCollector(self.accumulator)
+        self._own = OwnReports()
         self._tracebacks = Tracebacks()
         self._last_words = LastWords()
         self._held = b""  # lines that may be the file's last: these are all read
@@ -114,7 +116,7 @@ class Parser:
         end = data.rfind(b"\n")
         rest = data[end + 1 :]
         if end >= 0:
-            self._hold(data[:end])
+            self._hold(self._own.without(data[:end]))
         if len(rest) > prefix.MAX_LINE:
             rest = self._long(rest)
         self._tail = rest
