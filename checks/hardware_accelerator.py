@@ -290,16 +290,18 @@ class Job:
         if self.cuda > self.nvml and not any(row.parted for row in self.rows):
             return unknown(f"libcuda shows {count(self.cuda, 'GPU')}, NVML {self.nvml}: they disagree", how="nvidia-smi -L")
         names = layers.named_gpus(self.mask or "")
+        named = count(len(names), "GPU")
         if len(names) > self.cuda and not self.mps:
             return fail(
-                f"CUDA_VISIBLE_DEVICES names {count(len(names), 'GPU')}, libcuda shows {self.cuda}: not all of {self.mask} are here",
-                expected=f"{count(len(names), 'GPU')} in libcuda",
+                f"CUDA_VISIBLE_DEVICES names {named}, libcuda shows {self.cuda}: not all of {self.mask} are here",
+                expected=f"{named} in libcuda",
                 why="CUDA ends the list at the first that is not there; numbers of the host mean others in a container",
                 fix=Fix("name them as nvidia-smi -L does here, or leave the variable to the launcher", ("nvidia-smi -L",)),
             )
         if isinstance(said, Said) and self.cuda < said.gpus and (said.gpus <= self.nvml or (said.nccl and self.cuda)):
-            text = f"the job has {count(said.gpus, 'GPU')} here ({said.source}), libcuda shows it {self.cuda} of the {self.nvml} in NVML"
-            crowd = f"{count(said.gpus, 'rank')} here ({said.source}), and {count(self.cuda, 'GPU')}: NCCL takes no second rank on one"
+            wanted, ranks, there = (count(said.gpus, "GPU"), count(said.gpus, "rank"), count(self.cuda, "GPU"))
+            text = f"the job has {wanted} here ({said.source}), libcuda shows it {self.cuda} of the {self.nvml} in NVML"
+            crowd = f"{ranks} here ({said.source}), and {there}: NCCL takes no second rank on one"
             return fail(
                 f"{text}, and {self.by}: {self.hidden} hidden" if said.gpus <= self.nvml else crowd,
                 expected=f"{count(said.gpus, 'GPU')} in libcuda",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
-from netdoctor.model import Command, Report, Unavailable
+from netdoctor.model import Command, Report, Unavailable, count
 
 if TYPE_CHECKING:
     from netdoctor.facts.job import Expected

@@ -90,7 +90,7 @@ def _each(one: Any) -> Iterator[Object]:
 
 def _is(one: Object, config: Object) -> bool:
     same = (one.get("metadata") or {}).get("name") == config["metadata"]["name"]
-    return same and one.get("kind") == config["kind"]
+    return bool(same and one.get("kind") == config["kind"])
 
 
 def _pods(at: Any, way: Way) -> Iterator[tuple[tuple[str, Any], ...]]:

@@ -6,15 +6,12 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from netdoctor.report import formats
-
-if TYPE_CHECKING:
-    from typer import Context
 
 Text = str | None
 Texts = list[str] | None
@@ -23,7 +20,7 @@ Texts = list[str] | None
 class Once(TyperCommand):
     """A command that writes one file: a second --output is refused, where the first would silently not be written."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         if [param.name for param in given].count("output") > 1:
             raise typer.BadParameter(

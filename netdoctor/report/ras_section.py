@@ -24,11 +24,8 @@ class RasSection(Section):
         s = self.status
         if s is None:
             return f"no answer from {self.address}"
-        size = (
-            f"{count(s.nodes, 'node')}, {count(s.processes, 'process', 'processes')}, {count(s.gpus, 'GPU')}"
-            if s.nodes
-            else "size not told"
-        )
+        told = ((s.nodes, "node", ""), (s.processes, "process", "processes"), (s.gpus, "GPU", ""))
+        size = ", ".join(count(number, *words) for number, *words in told if number) if s.nodes else "size not told"
         return f"NCCL {s.nccl_version or 'version not told'}; {size}; {s.comms} communicators"
 
     def data(self) -> Mapping[str, Any]:

@@ -179,6 +179,10 @@ def local(answer: Mapping[str, Any] | Answer, machine: str = "dgx-h100") -> Find
         ({"state": 5, "status": 0x40, "maxerror": 16000000, "esterror": 16000000, "now": 1795479514}, 1),  # a container here
         ({**KEPT, "state": 5, "status": 0x2041}, 1),  # a daemon that lost its servers
         ({**KEPT, "state": 5, "status": 0x1000}, 0),  # of its hardware, which no job asks
+        ({"status": {"unavailable": "denied", "detail": "adjtimex: Operation not permitted"}, "now": 1795479514}, 1),  # seccomp
+        ({"status": {"unavailable": "unsupported", "detail": "adjtimex"}, "now": 1795479514}, 1),  # gVisor
+        ({"status": "0", "now": 1795479514}, 1),
+        ({"now": 1795479514}, 1),
     ],
 )
 def test_a_clock_that_stops_no_job(answer: Mapping[str, Any], notes: int) -> None:
@@ -187,8 +191,8 @@ def test_a_clock_that_stops_no_job(answer: Mapping[str, Any], notes: int) -> Non
 
 
 @pytest.mark.parametrize("now", [0, 86400, 946684800, 1577836800, 1735689599])
-@pytest.mark.parametrize("status", [0x40, 0x2001])
-def test_an_impossible_time_fails(now: int, status: int) -> None:
+@pytest.mark.parametrize("status", [0x40, 0x2001, {"unavailable": "denied", "detail": "adjtimex"}])
+def test_an_impossible_time_fails(now: int, status: object) -> None:
     found = local({**KEPT, "status": status, "now": now})
     assert (found.status, found.cause, found.loss and found.loss.severity) == (FAIL, "clock", Severity.WARNING)
 
@@ -199,10 +203,9 @@ def test_an_impossible_time_fails(now: int, status: int) -> None:
         Unavailable(Kind.DENIED, "adjtimex"),
         Unavailable(Kind.UNSUPPORTED, "adjtimex"),
         Unavailable(Kind.TIMED_OUT, ""),
-        {"status": "0", "now": 1795479514},
         {"status": 0x2001},
-        {"now": 1795479514},
-        {"status": True, "maxerror": 1, "now": 1795479514},
+        {"status": 0x2001, "now": "1795479514"},
+        {"status": 0x2001, "now": True},
     ],
 )
 def test_a_clock_that_cannot_be_read_is_unknown(answer: Mapping[str, Any] | Answer) -> None:
@@ -216,7 +219,7 @@ def test_a_container_is_told_where_to_set_it() -> None:
 
 def test_this_kernel_answers() -> None:
     got = helper.answer({})
-    assert isinstance(got, dict) and (got.get("unavailable") == "unsupported" or got["now"] > clock.WRITTEN)
+    assert isinstance(got, dict) and got["now"] > clock.WRITTEN
     if "state" in got:
         # TIME_ERROR, among others where nothing keeps the clock; the other bits are of PPS and of the hardware.
         assert 0 <= got["state"] <= 5 and (not got["status"] & clock.UNSYNC or got["state"] == 5)

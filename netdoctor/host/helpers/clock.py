@@ -1,7 +1,7 @@
-"""The kernel's own word on the clock: adjtimex(2), which only reads with no mode set and needs no privilege for that.
+"""The time, and the kernel's own word on it: adjtimex(2), which only reads with no mode set and needs no privilege for that.
 
-Answer: {"state": its result (TIME_OK 0 … TIME_ERROR 5), "status": STA_* bits, "maxerror", "esterror": microseconds, "now":
-seconds}
+Answer: {"now": seconds} and, where the kernel answers, {"state": its result (TIME_OK 0 … TIME_ERROR 5), "status": STA_* bits,
+"maxerror", "esterror": microseconds}, else why not as "status"
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ STATUS = "=24xqqi"  # modes, offset and freq; maxerror, esterror, status; this m
 
 
 def answer(parameters: dict[str, str]) -> object:
+    return {"now": int(time.time()), **kernels_word()}
+
+
+def kernels_word() -> dict[str, object]:
     number = NUMBERS.get(os.uname().machine)
     if number is None or ctypes.sizeof(ctypes.c_long) != 8:
-        return {"unavailable": "unsupported", "detail": f"adjtimex on {os.uname().machine}"}
+        return {"status": {"unavailable": "unsupported", "detail": f"adjtimex on {os.uname().machine}"}}
     timex = ctypes.create_string_buffer(SIZE)
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.syscall(number, timex)
     if state < 0:
         code = ctypes.get_errno()
         kind = "denied" if code in (1, 13) else "unsupported" if code == 38 else "failed"
-        return {"unavailable": kind, "detail": f"adjtimex: {os.strerror(code)}"}
+        return {"status": {"unavailable": kind, "detail": f"adjtimex: {os.strerror(code)}"}}
     most, estimated, status = struct.unpack_from(STATUS, timex)
-    return {"state": state, "status": status, "maxerror": most, "esterror": estimated, "now": int(time.time())}
+    return {"state": state, "status": status, "maxerror": most, "esterror": estimated}

@@ -1,0 +1,68 @@
+"""gpu.health: the recovery that the driver wants (Xid 154), where NVML does not tell of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netdoctor.model import Kind, Status, Unavailable
+from tests.support.machines import composed
+from tests.unit.checks.test_gpu_health import DBE, FIRST, GSP, NOT_SUPPORTED, said
+
+CHANGED = "NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x{} ({}) to 0x{} ({})"
+RESET, REBOOT, WELL = (
+    CHANGED.format(0, "None", 1, "GPU Reset Required"),
+    CHANGED.format(0, "None", 2, "Node Reboot Required"),
+    CHANGED.format(1, "GPU Reset Required", 0, "None"),
+)
+SILENT = {("devices", n, "health", "recovery"): NOT_SUPPORTED for n in range(8)}
+IN_LOG = f"{FIRST} in the kernel log"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "mend"),
+    [
+        ([RESET], "it waits for a reset", "reset the GPU"),
+        ([REBOOT], "it waits for a reboot of the node", "reboot it"),
+        ([CHANGED.format(0, "None", 2, "OS Reboot")], "it waits for a reboot of the node", "reboot it"),  # of R610
+        ([CHANGED.format(0, "None", 3, "Drain P2P")], "until its peers are drained", "reset the GPU"),
+        ([CHANGED.format(0, "None", 4, "Drain and Reset")], "to be drained and reset", "reset the GPU"),
+        ([RESET, CHANGED.format(1, "GPU Reset Required", 2, "Node Reboot Required")], "a reboot of the node", "reboot it"),
+        ([RESET, WELL, RESET], "it waits for a reset", "reset the GPU"),
+        ([CHANGED.format(0, "None", "1f", "Sing")], "the driver wants it recovered", "reset the GPU"),
+    ],
+)
+def test_the_log_tells_the_recovery_where_nvml_does_not(lines: list[str], words: str, mend: str) -> None:
+    found = said(SILENT, lines)[IN_LOG]
+    assert (found.status, found.cause, found.severity and str(found.severity)) == (Status.FAIL, "gpu_error", "warning")
+    assert f"Xid 154 (the recovery action changed): {words}" in found.message or words in found.message
+    assert found.fix is not None and mend in found.fix.summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        (SILENT, [RESET, WELL]),
+        (SILENT, [DBE, RESET, WELL]),  # the driver calls it recovered
+        (SILENT, [CHANGED.format(0, "None", 0, "None")]),
+        (SILENT, [RESET.split(",")[0]]),  # no line of it
+        (SILENT, ["NVRM: Xid (PCI:0000:1b:00): 154, pid=7, something else"]),
+        ({}, [RESET]),  # NVML says that nothing is left to be done
+        ({}, [REBOOT]),
+    ],
+)
+def test_a_recovery_that_is_over_is_history(changes: dict[tuple[Any, ...], Any], lines: list[str]) -> None:
+    assert {one.status for one in said(changes, lines).values()} == {Status.PASS}
+
+
+def test_what_came_after_it_was_well_counts() -> None:
+    assert said(SILENT, [WELL, DBE])[IN_LOG].status is Status.FAIL
+    assert said(SILENT, [GSP, WELL])[IN_LOG].status is Status.FAIL  # of which no recovery action tells
+
+
+def test_the_log_tells_of_a_gpu_that_nvml_lost() -> None:
+    machine = composed.Composed("dgx-h100", {"host.kmsg": [REBOOT]})
+    machine.host.answers["ask:nvml"] = Unavailable(Kind.TIMED_OUT, "NVML")
+    (found,) = (one for one in machine.judged("gpu.health") if one.status is Status.FAIL)
+    assert found.subject == IN_LOG and found.fix is not None and "reboot it" in found.fix.summary
