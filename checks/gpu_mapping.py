@@ -41,8 +41,6 @@ MEND = Fix(
     "let the launcher give each rank a GPU of its own, or take CUDA_VISIBLE_DEVICES away and use the local rank",
     ("srun --gpus-per-task=1 --gpu-bind=single:1 …", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
 )
-
-
 HELD = 256 << 20  # bytes of a GPU; from there on the all-reduce leaves it alone (netdoctor/allreduce/plan.py)
 WHOSE = Fix("see whose it is: another job's, or left behind by one that ended", ("nvidia-smi", "fuser -v /dev/nvidia*"))
 STUCK = Fix(

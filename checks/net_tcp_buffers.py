@@ -166,9 +166,8 @@ def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasu
     name, enough, needed = on.link.name, on.enough, trip.ms or WIDE_MS
     if (small := _too_small(on, on.link.mtu - HEADERS)) is not None:
         return replace(small, subject=name, fix=_fix(vantage, on.window, DEFAULT), evidence=on.evidence)
-    # The message holds what the settings give; what was measured stands beside it.
     at = f"{on.bound}: {count(on.count, 'socket')} can fill the link up to a round trip of {enough:.2g} ms"
-    said: dict[str, Any] = {"subject": name, "measured": {}, **on.evidence}
+    said: dict[str, Any] = {"subject": name, "measured": {}, **on.evidence}  # the message holds what the settings give
     if trip.ms is not None:
         said["measured"] = {"round_trip": Quantity(trip.ms, "ms"), "at_most": Quantity(on.at_most(trip.ms) / 1000, "Gb/s")}
         at += f", and it is {'longer' if enough < trip.ms else 'not longer'} ({trip.source})"

@@ -185,12 +185,13 @@ def _runs(report: Report) -> Iterator[Markup]:
 
 def _run(run: Mapping[str, Any], figure: Mapping[str, Any], limit: float | None) -> Markup:
     backend, ranks, device, path = (shown(run.get(key)) for key in ("backend", "ranks", "device", "path"))
+    many = f"{ranks} rank" + ("" if ranks == "1" else "s")  # another's report: anything may stand there
     verified = {True: "data right", False: "DATA WRONG"}.get(run.get("verified"), "data not compared")  # type: ignore[arg-type]
     reason = f": {shown(figure['reason'])}" if figure.get("reason") else ""
     speeds = points(figure.get("busbw_gb_s"))
     cpu = figure.get("system_cpu_per_gb")
     return markup(
-        el("h3", f"{backend}, {count(int(ranks), 'rank')} on {device}, path {path}"),
+        el("h3", f"{backend}, {many} on {device}, path {path}"),
         el("p", f"{shown(run.get('state'))}, {verified}{reason}"),
         _speeds(speeds, dict(points(figure.get("latency_s"))), limit) if speeds else "",
         _table(

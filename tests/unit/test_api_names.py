@@ -13,7 +13,7 @@ PciLink Peer Platform Plugin Provider Quantity RankResult Ranks Rdma RdmaDevice 
 STATE_RANKS SW_THERMAL Said Clock XidEvent
 Scarce SeenRank Selector Setting Severity State Status Step System SystemEvent Told Torch TorchFacts Trouble
 UNLIMITED Unavailable Usable Uverbs Vantage Version
-VisibleGpu Way accelerator affinity assigned at_a_limit between_nodes cause_of check cluster_network cost expectation fail
+VisibleGpu Way accelerator affinity assigned at_a_limit between_nodes cause_of check cluster_network cost count expectation fail
 fix_container fix_environment fix_gpudirect fix_rdma_device fix_sysctl gdr_mechanisms gdr_proof gdr_sends gids gpudirect hcas
 if_it_starts_more
 ifname interfaces inventory job_torch layers loader_rules_say masked missing nccl_environment nccl_integer nccl_param nccl_ports

@@ -24,6 +24,9 @@ def gated(file: Path, *more: str) -> tuple[int, list[Any], str]:
     return done.exit_code, [one for one in yaml.safe_load_all(done.stdout) if one], done.stderr
 
 
+IMAGE = "netdoctor: the gate's image is called netdoctor: name the one that your nodes pull with --image"
+
+
 def given(folder: Path, *objects: dict[str, Any]) -> Path:
     file = folder / "job.yaml"
     file.write_text(yaml.safe_dump_all(objects))
@@ -43,7 +46,7 @@ def by_key(pod: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_job_gets_what_kustomize_gives_it() -> None:
     code, made, notes = gated(FOLDER / "base/job.yaml")
-    assert (code, notes) == (0, "")
+    assert code == 0 and notes.splitlines() == [IMAGE]
     of_overlay = kustomize.render(FOLDER / "overlays/training-pod")
     for one in of_overlay:  # `images` there is a place for the site's own registry
         for pod in pods(one):
@@ -81,7 +84,7 @@ def test_every_kind_has_a_gate_before_its_gpus(kind: str, tmp_path: Path) -> Non
 def test_an_indexed_job_is_told_of_the_overlay(tmp_path: Path) -> None:
     job = yaml.safe_load((FOLDER / "base/job.yaml").read_text())
     job["spec"] |= {"completionMode": "Indexed", "completions": 2, "parallelism": 2}
-    notes = gated(given(tmp_path, job))[2].splitlines()
+    notes = gated(given(tmp_path, job), "--image", "reg.example/netdoctor:1")[2].splitlines()
     assert len(notes) == 1 and "overlays/multi-node" in notes[0]
 
 

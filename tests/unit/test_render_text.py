@@ -319,7 +319,7 @@ def _lost(what: str, why: str, how: str | None = None, **more: Any) -> Finding:
     return Finding(Status.UNKNOWN, f"{what} could not be read: {why}", how=how, **more)
 
 
-def test_unknowns_of_one_reason_are_one_block_however_they_are_found_out() -> None:
+def test_unknowns_of_one_reason_are_one_block_by_any_way() -> None:
     why = "NVML Shared Library Not Found"
     checks = [check("gpu.health", _lost("NVML", why)), check("gpu.fabric", _lost("its fabric", why, "nvidia-smi -q"))]
     checks += [check("hardware.gpus", _lost("NVML", why, "nvidia-smi -L")), check("node.system", _lost("dmesg", "EPERM"))]
@@ -330,7 +330,7 @@ def test_unknowns_of_one_reason_are_one_block_however_they_are_found_out() -> No
     assert "find out  nvidia-smi -q\n                   nvidia-smi -L\n" in text
 
 
-def test_what_one_check_could_not_read_is_told_with_its_reason_once() -> None:
+def test_what_was_not_read_is_told_with_its_reason_once() -> None:
     one = check(
         "node.system", _lost("sysctl a", "Permission denied"), replace(_lost("THP", "Permission denied"), subject="THP")
     )
@@ -346,14 +346,14 @@ def test_a_command_is_never_broken() -> None:
     assert f"first: widen the range: {command}" in render(report(check("net.port_range", bad)), width=200)
 
 
-def test_a_finding_of_several_is_told_once_and_a_note_says_whose_it_is() -> None:
+def test_one_of_several_is_told_once_and_a_note_says_whose() -> None:
     text = render(report(PAIRS), verbose=True)
     assert "2 of 4: gpu1-mlx5_1, gpu2-mlx5_2" in text
     mixed = check("env.variables", replace(FAIL.findings[0], subject="A"), Finding(Status.PASS, "right", "B", notes=("of B",)))
     assert "note      B: of B" in render(report(mixed), verbose=True)
 
 
-def test_an_unknown_that_sends_to_another_check_leads_to_its_way_out() -> None:
+def test_an_unknown_that_sends_on_leads_to_the_way_out() -> None:
     one = check("allreduce.run", Finding(Status.UNKNOWN, "NCCL did not run", how="see torch.backend"))
     other = check("torch.backend", Finding(Status.UNKNOWN, "no GPU", how="ask for GPUs"))
     assert "first: ask for GPUs" in render(report(one, other)).splitlines()

@@ -350,11 +350,11 @@ def test_the_mend_mends_and_nothing_else_is_wrong_after_it(facts: dict[str, Any]
             "listeners",
             "the range 40000 40039 has 40 ports, 2 of them reserved",
         ),
-        ({"vantage": outside()}, "listeners", "the range 32768 60999 has 28232 ports here, seen as root outside the job"),
+        ({"vantage": outside()}, "listeners", "the range 32768 60999 has 28,232 ports here, seen as root outside the job"),
         (
             {"vantage": outside(why_not="")},
             "listeners",
-            "the range 32768 60999 has 28232 ports here, seen outside the job's network namespace",
+            "the range 32768 60999 has 28,232 ports here, seen outside the job's network namespace",
         ),
         ({"net": SERVED, "vantage": outside()}, "MASTER_PORT", "MASTER_PORT 29500 is free here, seen as root outside the job"),
         ({"net": SERVED, "ports": ports(listening=LOST)}, "MASTER_PORT", "29500 is free could not be read: denied"),
