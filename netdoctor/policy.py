@@ -41,6 +41,7 @@ PROFILE_ORDER: Final = ("audit", "prolog", "default", "gate", "strict")  # from 
 FAIL_ON_ORDER: Final = ("critical", "warning", "info")  # from the most lenient
 _EQUALLY_LENIENT: Final = frozenset({"audit", "prolog"})
 _JUDGED: Final = frozenset({Status.PASS, Status.FAIL})
+_ANYWHERE: Final = frozenset({"node.clock"})  # right on nearly every machine: its pass alone makes no node healthy
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def decide(
     )
     requires = "" if command in _ASKED else f", and profile {profile} requires it"
     lenient = profile in _EQUALLY_LENIENT and command not in _ASKED
-    weighed = _weighed(out, must, broken, partial)
+    weighed = _weighed(out, must, broken, partial, _ANYWHERE - frozenset(selected or ()))
     if weighed.outcome is Outcome.WELL and selected is not None:
         weighed = replace(weighed, outcome=Outcome.NARROWED)
     elif (
@@ -234,7 +235,10 @@ class _Weighed:
     in_the_way: tuple[str, ...]  # those of them that had to
 
 
-def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], broken: set[str], partial: str | None) -> _Weighed:
+def _weighed(
+    checks: tuple[CheckResult, ...], must: frozenset[str], broken: set[str], partial: str | None, aside: frozenset[str]
+) -> _Weighed:
+    """`aside` are checks whose pass is no evidence of health."""
     findings = [f for c in checks for f in c.findings]
     fails = tuple(sorted((f for f in findings if f.status is Status.FAIL and not f.waived), key=lambda f: -_rank(f)))
     absent = sorted(must - {c.id for c in checks})
@@ -243,9 +247,11 @@ def _weighed(checks: tuple[CheckResult, ...], must: frozenset[str], broken: set[
     in_the_way = [c.id for c in checks if c.id in must - could]
     # "Healthy" claims that something was looked at and right; skips alone do, only where nothing is left open, and what is
     # waived is open.  A fail that does not count was judged, and the words say that it failed.
-    passed = any(f.status is Status.PASS for c in checks if c.id not in blind for f in c.findings)
+    passed = any(f.status is Status.PASS for c in checks if c.id not in aside.union(blind) for f in c.findings)
     passed = passed or any(f.status in _JUDGED and not f.waived for c in checks if c.id in could for f in c.findings)
-    told = passed or bool(fails) or (bool(findings) and all(c.status is Status.SKIP for c in checks))
+    told = passed or bool(fails) or (
+        bool(findings) and all(c.status is Status.SKIP or (c.status is Status.PASS and c.id in aside) for c in checks)
+    )
     conditions = (
         (Outcome.FAILED, any(f.blocking for f in fails)),
         (Outcome.PARTIAL, partial),
@@ -283,7 +289,7 @@ def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str
             f"{in_the_way} could not tell{requires}{but}",
         ),
         Outcome.NOTHING_RAN: (Health.INCONCLUSIVE, INCONCLUSIVE, "no check ran"),
-        Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, unlooked, "; ".join(["nothing passed", *left])),
+        Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, unlooked, "; ".join([_nothing(weighed), *left])),
         Outcome.NARROWED: (Health.INCONCLUSIVE, HEALTHY, f"nothing failed of what was asked for: {_well(weighed, blind)}"),
         Outcome.BLIND: (Health.INCONCLUSIVE, unlooked, f"{in_the_way} could not tell: {_well(weighed, blind)}"),
         Outcome.WELL: (Health.HEALTHY, HEALTHY, _well(weighed, blind)),
@@ -307,6 +313,11 @@ def _well(weighed: _Weighed, blind: str) -> str:
         + (f", {waived} waived" if waived else "")
         + (f"; could not tell: {blind}" if blind else "")
     )
+
+
+def _nothing(weighed: _Weighed) -> str:
+    aside = [c.id for c in weighed.checks if c.id in _ANYWHERE and c.status is Status.PASS]
+    return f"nothing passed but {', '.join(aside)}" if aside else "nothing passed"
 
 
 def _waived(weighed: _Weighed) -> int:

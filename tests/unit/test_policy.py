@@ -153,6 +153,15 @@ def test_a_plugin_that_did_not_look_is_never_healthy(plugin: CheckResult, profil
     assert verdict(result(RUN, PASS), plugin, profile="default", disabled=[plugin.id]).status == "healthy"
 
 
+def test_a_clock_that_is_right_makes_no_node_healthy() -> None:
+    """Nearly every machine's is: a VM without a GPU, on which nothing else could be told, was called healthy for it."""
+    plain = Seen(gpu=False, library=False, rdma=False)
+    got = verdict(result("node.clock", PASS), result("x.y", UNKNOWN), result("a.b", SKIP), seen=plain)
+    assert (got.text, got.exit_code) == ("inconclusive: nothing passed but node.clock; could not tell: x.y", 4)
+    assert verdict(result("node.clock", PASS), result("a.b", SKIP), seen=plain).exit_code == 0
+    assert verdict(result("node.clock", PASS), selected=["node.clock"], seen=plain).exit_code == 0
+
+
 def test_what_passed_nothing_says_so() -> None:
     got = verdict(result("a.b", SKIP), result("x.y", UNKNOWN))
     assert got.text == "inconclusive: nothing passed; could not tell: x.y"
