@@ -249,8 +249,10 @@ def _weighed(
     # waived is open.  A fail that does not count was judged, and the words say that it failed.
     passed = any(f.status is Status.PASS for c in checks if c.id not in aside.union(blind) for f in c.findings)
     passed = passed or any(f.status in _JUDGED and not f.waived for c in checks if c.id in could for f in c.findings)
-    told = passed or bool(fails) or (
-        bool(findings) and all(c.status is Status.SKIP or (c.status is Status.PASS and c.id in aside) for c in checks)
+    told = (
+        passed
+        or bool(fails)
+        or (bool(findings) and all(c.status is Status.SKIP or (c.status is Status.PASS and c.id in aside) for c in checks))
     )
     conditions = (
         (Outcome.FAILED, any(f.blocking for f in fails)),

@@ -84,6 +84,8 @@ def test_a_user_gets_the_verdicts_of_root(seen: Any) -> None:
     assert (
         theirs.pop(("node.system", "temporary files")) == "unknown" and roots.pop(("node.system", "temporary files")) == "pass"
     )
+    # The kernel shows its log to root alone where kernel.dmesg_restrict is set; what root sees depends on how long it is up.
+    assert theirs.pop(("node.system", "kernel log")) in {"unknown", roots.pop(("node.system", "kernel log"))}
     assert theirs == roots
     assert user["report"]["runs"][0]["state"] == "finished"
     assert seen["left"] == {}
