@@ -208,6 +208,7 @@ def decider(
             selected=selected,
             partial=partial or (f"--only leaves checks out, and {why}" if left_out else None),
             must=must,
+            gate=gate,
         )
 
     return decide

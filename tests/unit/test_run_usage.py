@@ -15,7 +15,7 @@ from netdoctor import policy
 from netdoctor.causes.results import own_result
 from netdoctor.cli import command, main, preflight, setup
 from netdoctor.config.load import Config
-from netdoctor.model import Finding, Status
+from netdoctor.model import CheckResult, Finding, Health, Status
 from netdoctor.process import mempolicy
 
 
@@ -116,6 +116,28 @@ def test_a_gate_leaves_nothing_out(profile: str) -> None:
     good = own_result("job.command", [Finding(Status.PASS, "x")])
     _, verdict = setup.decider(Config(profile=profile), ("job.command",), gate=True)((good,), {})
     assert verdict.exit_code == policy.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("profile", policy.PROFILE_ORDER)
+@pytest.mark.parametrize(
+    "results",
+    [
+        pytest.param((own_result("job.command", [Finding(Status.UNKNOWN, "x")]),), id="nothing told"),
+        pytest.param((own_result("plugin.broken", [Finding(Status.ERROR, "x")]),), id="a plugin did not look"),
+        pytest.param(
+            (
+                own_result("job.command", [Finding(Status.PASS, "x")]),
+                CheckResult("hardware.accelerator", "", "", (Finding(Status.UNKNOWN, "x"),)),
+            ),
+            id="hardware not seen",
+        ),
+    ],
+)
+def test_a_gate_opens_on_no_doubt(profile: str, results: tuple[CheckResult, ...]) -> None:
+    """audit and prolog exit 0 where they could not tell, so that nobody drains a node; what starts a job needs to know."""
+    _, verdict = setup.decider(Config(profile=profile), gate=True)(results, {})
+    assert (verdict.status, verdict.exit_code) == (Health.INCONCLUSIVE, policy.INCONCLUSIVE)
+    assert profile in ("gate", "strict") or profile not in verdict.text  # not the profile asks for it
 
 
 def test_what_wrappers_set_is_applied_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
