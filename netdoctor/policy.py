@@ -104,6 +104,7 @@ _ASKED: Final = {
     Command.RAS: "ras.ranks",
     Command.FLEET: "fleet.nodes",
 }
+_ALSO_ASKED: Final = frozenset({"fleet.expected"})  # and this where it is: the site says what every node must have
 FAIL_ON: Final = {Command.ENV: "warning", Command.FLEET: "warning"}  # where nothing is said; of the others it is critical
 
 
@@ -162,6 +163,7 @@ def decide(
         must |= {c.id for c in results} - off
     silent = (c.id for c in results if not c.findings)  # as one that crashed
     broken = {c.id for c in results if c.id in _LOST or any(f.status is Status.ERROR for f in c.findings)}.union(silent) - off
+    must |= {c.id for c in results if c.id in _ALSO_ASKED} - off
     must |= broken | {c.id for c in results for f in c.findings if f.perhaps and _needs_intent(f.perhaps, profile, least)}
     out = tuple(
         replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
