@@ -240,3 +240,25 @@ def test_a_mistake_on_the_command_line_is_no_critical(arguments: list[str], vari
         [sys.executable, "-m", "netdoctor", *arguments], env={**os.environ, **variables}, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout) == (code, b"")
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "says"),
+    [
+        ("preflight", ("--only", ""), "--only: it names no check"),
+        ("preflight", ("--only", " ,"), "--only: it names no check"),
+        ("allreduce", ("--nodes", "1", "--only", ""), "--only: it names no check"),
+        ("preflight", ("--brief", "-o", "r.csv"), "r.csv"),
+        ("preflight", ("-f", "json", "-o", "r.csv"), "r.csv"),
+        ("preflight", ("--brief", "-f", "xml"), "not 'xml'"),
+        ("env", ("--brief", "-f", "prometheus"), "not 'prometheus'"),
+    ],
+)
+def test_what_names_nothing_or_nobody_knows_is_refused(
+    command: str, options: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(setup, "judged", lambda *_, **__: pytest.fail("it looked"))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main.app, [command, *options], catch_exceptions=False)
+    assert done.exit_code == 2 and says in done.stderr
+    assert not list(tmp_path.iterdir())
