@@ -32,8 +32,8 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
     if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
         raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}")
     known = formats.names(metrics=command in (Command.PREFLIGHT, Command.FLEET))
-    if options.form is not None and options.form not in known:
-        raise UsageError(f"--format: must be one of {', '.join(known)}, not {options.form!r}")
+    if options.format is not None and options.format not in known:  # also where --brief is printed
+        raise UsageError(f"--format: must be one of {', '.join(known)}, not {options.format!r}")
     for name in _wanted(options):
         if name not in known:
             suffixes = ", ".join(suffix for one in known for suffix in formats.FORMATS[one].suffixes)

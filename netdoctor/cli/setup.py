@@ -35,6 +35,8 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     from netdoctor.causes import CAUSES
     from netdoctor.config import load as config
 
+    if options.only is not None and not options.ids:  # an empty variable of a script must not become all checks
+        raise UsageError("--only: it names no check")
     overrides = options.overrides()
     if isinstance(overrides["python"], str) and "/" in overrides["python"]:
         try:
@@ -208,6 +210,7 @@ def decider(
             selected=selected,
             partial=partial or (f"--only leaves checks out, and {why}" if left_out else None),
             must=must,
+            gate=gate,
         )
 
     return decide

@@ -79,6 +79,18 @@ def alike(one: RdmaDevice, other: RdmaDevice) -> bool:
     return one.driver == other.driver and layers[0] == layers[1] and rate(one) >= rate(other) / 2
 
 
+def cards(devices: Iterable[RdmaDevice], pci: Pci) -> int:
+    """How many physical functions these are: virtual ones are those of a card, as many as somebody wants; software is none."""
+    own = set[str]()
+    for one in devices:
+        where = pci.at(one.pci) if isinstance(one.pci, str) else None
+        if one.virtual_function is True:
+            own.add((where.physical_function if where else None) or "")
+        elif one.pci is not None:
+            own.add(one.pci if isinstance(one.pci, str) else one.name)
+    return len(own)
+
+
 def selected(devices: Iterable[RdmaDevice], choice: Selector) -> tuple[RdmaDevice, ...]:
     """The devices of which NCCL_IB_HCA takes a port."""
     return tuple(d for d in devices if any(choice.takes(d.name, n) for n in _numbers(d)))
