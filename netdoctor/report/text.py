@@ -17,7 +17,6 @@ from netdoctor.report import fold
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
-    Row,
     excused,
     groups,
     headline,
@@ -110,9 +109,7 @@ def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Ite
     yield from lines[1:]
     for said in block.each:
         yield from _wrapped(said, _INDENT, _INDENT + "  ", width)
-    told = [row for row in rows(finding) if row.label != "find out" and len(block.checks) == 1]
-    find_out = block.hows if finding.status is not Status.FAIL else ()
-    for row in (*told, *(Row("" if number else "find out", (how,)) for number, how in enumerate(find_out))):
+    for row in fold.told(block):
         if row.commands:
             yield from _commands(row.parts, row.label)
         else:
