@@ -43,7 +43,7 @@ _FORMATS: Final = (
     _Document(
         re.compile(_LABEL + rb'<testsuites name="netdoctor"'),
         re.compile(
-            _LABEL + rb"(?: *</?[a-z]|(?:pass|fail|skip|unknown|error|waived): |  [a-z]+(?: [a-z]+)?: "
+            _LABEL + rb"(?: *</?[a-z]|(?:pass|fail|skip|unknown|error|waived): |  [a-z]+(?: [a-z]+)?:(?: |$)"
             rb"|.*</(?:failure|skipped|error|system-out)>\s*$)"
         ),
         re.compile(_LABEL + rb" *</testsuites>\s*$"),
