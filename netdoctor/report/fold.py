@@ -204,7 +204,10 @@ def notes(checks: Iterable[CheckResult]) -> Iterator[str]:
 def scope(report: Report) -> Iterator[str]:
     """Of a machine without any accelerator: what a look at it can show, and what it cannot."""
     if any(check.id == "hardware.accelerator" and check.status is Status.SKIP for check in report.checks):
-        yield "there is no GPU here: this shows the machine's network, limits, variables and Python, nothing of GPUs or NCCL"
+        gloo = any(run.get("state") == "finished" and run.get("backend") == "gloo" for run in report.runs)
+        ran = ", and an all-reduce by Gloo on the CPU" if gloo else ""
+        shows = f"the machine's network, limits, variables and Python{ran}"
+        yield f"no GPU here: this run shows {shows}; nothing of GPUs, RDMA or NCCL"
 
 
 class Step(NamedTuple):

@@ -79,8 +79,11 @@ def test_a_subject_that_begins_the_words_is_not_said_twice() -> None:
 
 def test_a_machine_without_gpus_says_what_it_can_show() -> None:
     none = check("hardware.accelerator", Finding(Status.SKIP, "no accelerator"))
-    assert "there is no GPU here" in render(report(none)).splitlines()[2]
-    assert "there is no GPU here" not in render(EVERY["healthy"])
+    ran = replace(report(none), runs=({"backend": "gloo", "ranks": 2, "device": "cpu", "state": "finished", "verified": True},))
+    first, bare = (render(one).splitlines()[0] for one in (ran, replace(ran, runs=())))
+    assert first.startswith("no GPU here: this run shows ") and first.endswith("; nothing of GPUs, RDMA or NCCL")
+    assert "an all-reduce by Gloo on the CPU" in first and "Gloo" not in bare and "no GPU here" not in render(EVERY["healthy"])
+    assert max(map(len, render(ran, width=60).splitlines()[:4])) <= 60
     assert brief(report(none)).endswith("; no GPU here: nothing seen of GPUs or NCCL") and "no GPU" not in brief(
         EVERY["healthy"]
     )

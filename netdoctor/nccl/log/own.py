@@ -20,9 +20,9 @@ _LINE: Final = re.compile(
     + rb"(?: {9} *\S|(?:FAIL|WAIVED|UNKNOWN|ERROR) +(?:\[[a-z]+\] )?"
     + rb"(?:[a-z_]+\.[a-z_]+\b|\d+ checks (?:could not tell|have one mend))"
     + rb"|(?:pass|skip|note) +[a-z_]+(?:\.[a-z_]+)?(?:[ ,:]|$)|(?:all-reduce|first|seen from|NCCL did not run): "
-    + rb"|a job here |this report is not whole: |there is no GPU here: )"
+    + rb"|a job here |this report is not whole: )"
 )
-_MESSAGE: Final = re.compile(_LABEL + rb"netdoctor: ")
+_MESSAGE: Final = re.compile(_LABEL + rb"(?:netdoctor: |no GPU here: this run shows )")
 _LONGEST: Final = 4096  # lines after a report's head: one that was cut short does not take what comes much later
 
 
