@@ -33,6 +33,7 @@ from netdoctor.api import (
     count,
     expectation,
     fail,
+    layers,
     missing,
     ok,
     skip,
@@ -80,7 +81,8 @@ def gpu_fabric(
         yield nothing
         return
     if isinstance(fabric.not_ready, Unavailable):
-        yield unknown(f"whether the driver is ready could not be read: {fabric.not_ready}", subject=DRIVER)
+        how = layers.given_none(gpus, vantage)
+        yield unknown(f"whether the driver is ready could not be read: {fabric.not_ready}", subject=DRIVER, how=how)
     elif fabric.not_ready:
         yield _not_ready(pci, state)
     if isinstance(state.gpus, Unavailable):
@@ -215,7 +217,7 @@ def _rising(own: tuple[GpuState, ...], load: GpuLoad, gpus: Gpus, vantage: Vanta
     if not any(gpu.nvlinks for gpu in gpus.all or ()):
         return
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
-        yield unknown("errors of NVLinks under load were not seen: no all-reduce ran here", subject=LINKS)
+        yield unknown(f"errors of NVLinks under load were not seen: {load.why_not}", subject=LINKS)
         return
     most, found = ERRORS * max(1.0, load.seconds), list[Finding]()
     links = {gpu.uuid: len(gpu.nvlinks or ()) for gpu in gpus.all or ()}
@@ -289,9 +291,7 @@ def _nvls(pci: Pci, gpus: Gpus, baseline: Baseline) -> Finding | None:
     if lost is None and (not pci.nvswitches or len(able) < 2 or not all(able)):
         return None
     if lost is not None or isinstance(baseline.run, Unavailable):
-        return unknown(
-            f"whether NVLS is available is not known: {lost if lost is not None else 'no all-reduce ran here'}", subject=NVLS
-        )
+        return unknown(f"whether NVLS is available is not known: {missing(lost, baseline.run)}", subject=NVLS)
     log = transport.log_of(baseline.nccl_run) if baseline.nccl_run is not None else None
     if log is None or log.nvls is None:
         return None

@@ -267,7 +267,7 @@ def _rebooted(recovery: int | Unavailable, found: Finding, place: str) -> Findin
 def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterator[Finding]:
     """Beside the all-reduce: what lowered their clocks, which of them stayed behind its like, what PCIe had to send again."""
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
-        yield unknown("how the GPUs run under load was not seen: no all-reduce ran here", subject=LOAD)
+        yield unknown(f"how the GPUs run under load was not seen: {load.why_not}", subject=LOAD)
         return
     seen = [(gpu, load.gpus.get(str(gpu.uuid))) for gpu in own]
     found: list[Finding] = []

@@ -122,7 +122,7 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
         said = environ.get("NVIDIA_VISIBLE_DEVICES")
         if vantage.in_container and not isinstance(said, Unavailable) and gpus.all.kind == Kind.ABSENT:
             text += f"; NVIDIA_VISIBLE_DEVICES is {said or 'not set'}: {GIFTS[layers.gift(said)]}"
-        return unknown(text, subject="GPUs", how="nvidia-smi -L, here and on the node")
+        return unknown(text, subject="GPUs", how=layers.look_for_gpus(gpus, vantage))
     evidence: dict[str, Any] = {"pci": len(every), "driver": len(on_bus), "nvml": len(gpus.all)}
     lost = _lost_by_nvml(on_bus, gpus.all, vantage, environ)
     if lost is not None:

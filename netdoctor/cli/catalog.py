@@ -8,6 +8,7 @@ from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult
+from netdoctor.textsafe import nearest
 
 SCHEMAS: Final = ("report", "log", "env", "ras", "fleet", "config")
 _SHARED: Final = "report-1.json"  # where finding, check and verdict are defined, once
@@ -48,7 +49,7 @@ def schema(name: str) -> int:
     import json
 
     if name not in SCHEMAS:
-        return deliver.refuse(f"no schema {name!r}; there are {', '.join(SCHEMAS)}", Options())
+        return deliver.refuse(f"no schema {name!r}; there are {', '.join(SCHEMAS)}{nearest(name, SCHEMAS)}", Options())
     print(json.dumps(whole_schema(name), indent=1, ensure_ascii=False))
     return 0
 

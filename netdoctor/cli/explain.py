@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 import textwrap
@@ -15,8 +14,8 @@ from netdoctor.causes.results import RESULTS, ResultRow
 from netdoctor.fixes import mends
 from netdoctor.model import Fix
 from netdoctor.plugins import Loaded, needs
-from netdoctor.textsafe import clean
-from netdoctor.variables.catalogue import lookup
+from netdoctor.textsafe import clean, nearest
+from netdoctor.variables.catalogue import closest, lookup
 
 WIDTH: Final = 100
 _PLACES: Final = {
@@ -54,8 +53,9 @@ def explain(loaded: Loaded, id: str) -> str:
     if variable := lookup(id) or lookup(id.upper()):
         raise LookupError(f"{clean(id)!r} is a variable: netdoctor env --explain {variable.name}")
     known = [*(s.id for s in loaded.specs), *CAUSES, *RESULTS]
-    close = difflib.get_close_matches(id, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "; netdoctor list names the checks"
+    if near := closest(id.upper()) if "_" in id and id.isupper() else None:
+        raise LookupError(f"{clean(id)!r} is no variable; did you mean {near}? netdoctor env --explain {near}")
+    hint = nearest(id, known) or "; netdoctor list names the checks"
     raise LookupError(f"no check and no cause {clean(id)!r}{hint}")
 
 

@@ -18,15 +18,21 @@ Texts = list[str] | None
 
 
 class Once(TyperCommand):
-    """A command that writes one file: a second --output is refused, where the first would silently not be written."""
+    """A command that writes one file and prints one form: a second of either is refused, not silently left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        if [param.name for param in given].count("output") > 1:
+        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        names = [param.name for param in given]
+        if names.count("output") > 1:
             raise typer.BadParameter(
                 "given more than once: one run writes one file; --format prints another form: -f junit > b.xml"
             )
-        return super().parse_args(ctx, args)
+        if "brief" in names and values.get("format") not in (None, "brief"):
+            raise typer.BadParameter(f"--brief and --format {values['format']}: one report is printed; give one of the two")
+        rest = super().parse_args(ctx, args)
+        if "format" in names and ctx.params.get("brief"):  # NETDOCTOR_BRIEF: the command line's word counts more
+            ctx.params["brief"] = False
+        return rest
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,12 @@ LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", 
 def _declared() -> tuple[dict[str, Any], dict[str, Any]]:
     """The type and the default of every field: once, for each start of the program asks for it a dozen times."""
     return get_type_hints(Options, include_extras=True), {field.name: field.default for field in fields(Options)}
+
+
+def variables() -> tuple[str, ...]:
+    """The environment variables that say what an option says, but for those of the configuration's keys."""
+    meant = (part.envvar for hint in _declared()[0].values() for part in getattr(hint, "__metadata__", ()))
+    return tuple(name for name in meant if isinstance(name, str))
 
 
 def takes(*names: str) -> Callable[[Callable[..., int]], Callable[..., None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from netdoctor.config.document import ConfigError, Path, parse
 from netdoctor.policy import FAIL_ON_ORDER, PROFILE_ORDER, Waiver, strictest
+from netdoctor.textsafe import nearest
 
 VANTAGES: Final = ("job", "node", "host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root")
 VIAS: Final = ("torch", "nccl")  # facts.runs.Caller
@@ -90,9 +90,7 @@ def _text(value: Any) -> str:
 def _choice(choices: tuple[str, ...]) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if value not in choices:
-            close = difflib.get_close_matches(str(value), choices, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise WrongValueError(f"must be one of {', '.join(choices)}, not {_shown(value)}{hint}")
+            raise WrongValueError(f"must be one of {', '.join(choices)}, not {_shown(value)}{nearest(str(value), choices)}")
         return str(value)
 
     return check
@@ -155,8 +153,7 @@ def _waiver(value: Any) -> Waiver:
         raise WrongValueError("must be a mapping with check, reason and until")
     for name in value:
         if name not in WAIVER_KEYS:
-            close = difflib.get_close_matches(name, WAIVER_KEYS, n=1, cutoff=0.5)
-            raise WrongValueError(f"unknown key; did you mean {close[0]}?" if close else "unknown key", (name,))
+            raise WrongValueError(f"unknown key{nearest(str(name), WAIVER_KEYS, cutoff=0.5)}", (name,))
     missing = [name for name in ("check", "reason", "until") if value.get(name) is None]
     if missing:
         raise WrongValueError(f"a waiver needs {' and '.join(missing)}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import Gpus
 from netdoctor.host.base import Host, mapping, question, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, missing
 
 LONGEST: Final = 600  # seconds; it is told to end when the run has
 QUESTION: Final = question("gpu_load", seconds=LONGEST)
@@ -32,6 +32,12 @@ class GpuLoad(Fact):
 
     seconds: float | Unavailable
     gpus: Mapping[str, Load] | Unavailable  # by UUID
+
+    @property
+    def why_not(self) -> Unavailable | None:
+        """Why nothing was seen; nobody looks where nothing runs."""
+        lost = missing(self.gpus, self.seconds)
+        return replace(lost, detail="no all-reduce ran here") if lost is not None and lost.kind is Kind.NOT_READ else lost
 
 
 def begin(host: Host, gpus: Gpus) -> bool:

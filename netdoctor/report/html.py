@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.model import (
@@ -30,6 +30,7 @@ from netdoctor.report.page import el, lines, markup, page, table, tag, tr
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
+    Row,
     excused,
     fails,
     groups,
@@ -122,7 +123,8 @@ def _wrong(report: Report) -> Iterator[Markup]:
                 (tag(finding.severity.value), " ") if finding.severity and finding.status is Status.FAIL else "",
                 block.text,
             ),
-            _table(*_told(finding)) if len(block.checks) == 1 else [el("p", one) for one in (*block.each, finding.how or "")],
+            [el("p", one) for one in block.each],
+            _table(*_shown(fold.told(block))),
             css=f"check card {finding.status.value}",
             open=finding.status is Status.FAIL and not finding.waived,
         )
@@ -164,12 +166,12 @@ def _finding(finding: Finding, subjects: list[str]) -> Markup:
         ("status", tag(finding.status.value)),
         ("subject", listed(subjects, MOST_NAMES)),
         ("what", finding.message),
-        *_told(finding),
+        *_shown(rows(finding)),
     )
 
 
-def _told(finding: Finding) -> Iterator[tuple[str, str]]:
-    return ((r.label, el("pre", "\n".join(r.parts)) if r.commands else lines(r.parts)) for r in rows(finding))
+def _shown(told: Iterable[Row]) -> Iterator[tuple[str, str]]:
+    return ((r.label, el("pre", "\n".join(r.parts)) if r.commands else lines(r.parts)) for r in told)
 
 
 def _table(*pairs: tuple[str, str]) -> Markup:

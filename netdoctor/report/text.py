@@ -17,7 +17,6 @@ from netdoctor.report import fold
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
-    Row,
     excused,
     groups,
     headline,
@@ -59,7 +58,7 @@ def render(report: Report, *, width: int | None = None, colour: bool = False, ve
     """The whole report, ending in a line break.  `width` in columns wraps prose, never commands; None wraps nothing."""
     width = width if width is not None and width >= _NARROWEST else None
     paint = _paint if colour else lambda text, _: text
-    lines = [clean(line) for line in _head(report)]
+    lines = [part for line in _head(report) for part in _wrapped(clean(line), "", "  ", width)]
     folded = report.command is Command.PREFLIGHT and not verbose
     lines += _folded(report, width, paint) if folded else _listed(report, width, paint)
     return "\n".join(lines) + "\n"
@@ -110,9 +109,7 @@ def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Ite
     yield from lines[1:]
     for said in block.each:
         yield from _wrapped(said, _INDENT, _INDENT + "  ", width)
-    told = [row for row in rows(finding) if row.label != "find out" and len(block.checks) == 1]
-    find_out = block.hows if finding.status is not Status.FAIL else ()
-    for row in (*told, *(Row("" if number else "find out", (how,)) for number, how in enumerate(find_out))):
+    for row in fold.told(block):
         if row.commands:
             yield from _commands(row.parts, row.label)
         else:
@@ -148,10 +145,10 @@ def _head(report: Report) -> Iterator[str]:
             yield report.section.about()
         return
     where, profile, *doubt = view(report)
+    yield from fold.scope(report)
     yield f"netdoctor {report.tool_version} on {', '.join(identity(report))}"
     yield f"{where}; {profile}"
     yield from doubt
-    yield from fold.scope(report)
 
 
 def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> Iterator[str]:
