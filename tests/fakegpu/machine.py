@@ -164,6 +164,7 @@ _KEYS: Final = frozenset(
     (
         *("name", "driver", "numa", "distances", "modules", "memory_peers", "devices", "default", "fabric", "faults", "events"),
         *("above", "gpu", "gpus", "p2p", "nvlinks", "nvswitches", "hca", "hcas", "nics"),
+        "acs",  # of bridges by address: what of their Access Control Services is switched on
         "host",  # what is no hardware: composed machines have it (tests/support/machines/composed.py)
     )
 )

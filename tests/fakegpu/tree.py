@@ -17,6 +17,7 @@ NVIDIA: Final = 0x10DE
 SPEEDS: Final = {0: "Unknown", 1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 LANES: Final = {25: "EDR", 50: "HDR", 100: "NDR"}
 WITHOUT_SPEED: Final = ("bridge",)  # of the kernel's own interfaces, those that tell none
+CPU: Final = pathlib.Path("/sys/devices/system/cpu/modalias")
 NO_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 UVERBS: Final = 231  # major number of /dev/infiniband/uverbs (Documentation/admin-guide/devices.txt)
 RDMA: Final = {"infiniband": "ib_core", "infiniband_verbs": "ib_uverbs"}  # class -> the module that makes it
@@ -45,6 +46,7 @@ def write(
 
     Without `network` the machine's interfaces are left out.
     """
+    tree.acs = machine.data.get("acs", {})
     classes = [f"class/{name}" for name, module in RDMA.items() if module in machine.modules]
     for name in ("bus/pci/devices", "bus/pci/drivers", "bus/cpu", "class/net", "class/pci_bus", *classes):
         tree.folder(name)
@@ -263,5 +265,10 @@ def proc(machine: Machine, architecture: str = "x86_64") -> dict[str, str]:
 
 def write_sys(machine: Machine, folder: pathlib.Path, **more: object) -> pathlib.Path:
     """As `write`, into a folder that stands for /sys."""
-    write(machine, Tree(folder), **more)  # type: ignore[arg-type]
+    tree = Tree(folder)
+    write(machine, tree, **more)  # type: ignore[arg-type]
+    try:  # this machine's own processor, for NCCL asks cpuid, but no virtual machine's
+        tree.write("devices/system/cpu", modalias=CPU.read_text(encoding="ascii").strip().replace(",009F", ""))
+    except OSError:
+        pass
     return folder
