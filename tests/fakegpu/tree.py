@@ -121,7 +121,7 @@ def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
     klass = 0x020700 if hca.ports[0].layer == "InfiniBand" else 0x020000
     where = function(tree, hca.place, hca.link, (hca.vendor, hca.device), klass, hca.driver)
     device = f"{where}/infiniband/{hca.name}"
-    guid = ":".join(hca.guid[i : i + 4] for i in range(0, 16, 4))
+    guid, image = (":".join(one[i : i + 4] for i in range(0, 16, 4)) for one in (hca.guid, hca.image))
     tree.link(f"class/infiniband/{hca.name}", device)
     tree.link(f"{device}/device", where)
     tree.link(f"{device}/subsystem", "class/infiniband")
@@ -131,9 +131,9 @@ def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
         fw_ver=hca.firmware,
         node_type="1: CA",
         node_guid=guid,
-        sys_image_guid=guid,
+        sys_image_guid=image,
         hca_type=f"MT{hca.device}",
-        board_id="MT_0000000838",
+        **({"board_id": hca.board} if hca.board else {}),
     )
     for n, one in enumerate(hca.ports, 1):
         port(tree, f"{device}/ports/{n}", one, hca.elsewhere)
