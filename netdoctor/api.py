@@ -42,6 +42,7 @@ from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.ranks import Ranks, SeenRank, masked
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
@@ -65,6 +66,7 @@ from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_r
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
 from netdoctor.nccl import (
     affinity,
+    direct_paths,
     gpudirect,
     hcas,
     ifname,
@@ -78,6 +80,8 @@ from netdoctor.nccl import (
 from netdoctor.nccl import gid as gids
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
+from netdoctor.nccl.direct_paths import Pair
+from netdoctor.nccl.direct_paths import Paths as DirectPaths
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
@@ -213,6 +217,7 @@ __all__ = [
     "Culprit",
     "Cure",
     "DeviceNames",
+    "DirectPaths",
     "Environ",
     "Expected",
     "Fabric",
@@ -250,12 +255,14 @@ __all__ = [
     "Net",
     "Node",
     "Obstacle",
+    "Pair",
     "Past",
     "PathLimit",
     "PathRun",
     "Pci",
     "PciDevice",
     "PciLink",
+    "PciPath",
     "Peer",
     "Platform",
     "Plugin",
@@ -301,6 +308,7 @@ __all__ = [
     "cluster_network",
     "cost",
     "count",
+    "direct_paths",
     "expectation",
     "fail",
     "fix_container",

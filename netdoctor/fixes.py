@@ -373,8 +373,8 @@ _PLAIN: Final = {
     "acs_iommu": (
         Fix(
             "turn ACS redirection off on the PCIe switches (bare metal), or set the IOMMU to passthrough",
-            (),
-            ("iommu=pt   # kernel command line",),
+            ("setpci -s BRIDGE ECAP_ACS+0x6.w=0000",),
+            ("pci=disable_acs_redir=BRIDGE;…   # kernel command line, or iommu=pt",),
         ),
     ),
     "fabric_manager": (

@@ -166,7 +166,7 @@ _ROWS: Final = (
         "PCIe ACS or the IOMMU stands between GPU and NIC",
         MIGHT,
         "peer-to-peer traffic detours through the root complex, or hangs",
-        (),
+        ("pci.path",),
         (
             "NCCL user guide: Troubleshooting, PCI Access Control Services (ACS)",
             "Linux Documentation/admin-guide/kernel-parameters.txt, iommu=",

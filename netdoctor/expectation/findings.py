@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.causes.cost import less
-from netdoctor.expectation.model import Comparison, Quantity, Shortfall, judged
+from netdoctor.causes.cost import less, roce_frames
+from netdoctor.expectation.model import Comparison, Quantity, Shortfall, Source, judged
 from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
 
 _LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
@@ -130,6 +130,9 @@ def loss_of(one: Shortfall, about: About) -> Loss:
     quantity, should = one.expectation.quantity, one.expectation.should
     if quantity in _PARTS_OF_MANY:
         return less(about.number - 1, about.number, about.what, needed=about.needed)
+    of_rails = quantity is Quantity.MTU and one.expectation.source is Source.SIBLINGS  # no other parts have an MTU
+    if of_rails and not isinstance(should, str) and not isinstance(one.has, str):
+        return roce_frames(one.has, should, needed=about.needed)
     if quantity not in _UNITS or isinstance(should, str) or isinstance(one.has, str):
         return _DIFFERS
     if one.expectation.enough is not None and one.has >= one.expectation.enough:

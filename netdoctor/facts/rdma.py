@@ -88,6 +88,9 @@ class RdmaDevice:
     ports: tuple[RdmaPort, ...] | Unavailable
     uverbs: Uverbs | Unavailable
     provider: Provider | Unavailable
+    # Of the card: what several functions of one share (sys_image_guid); "": it has none.
+    image: str | Unavailable = ""
+    board: str | Unavailable = ""  # whose firmware it takes (board_id, the PSID); "": it does not say
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,23 @@ def _device(
         ports=_ports(host, f"{where}/ports"),
         uverbs=_uverbs(host, name, nodes),
         provider=provider,
+        image=_image(host, f"{where}/sys_image_guid"),
+        board=_said(host, f"{where}/board_id"),
     )
+
+
+def _image(host: Host, path: str) -> str | Unavailable:
+    """All zeros is a driver that has none (drivers/infiniband/core/sysfs.c writes what it says)."""
+    found = _said(host, path)
+    return found if isinstance(found, Unavailable) or found.strip("0:") else ""
+
+
+def _said(host: Host, path: str) -> str | Unavailable:
+    """ "" where the driver has no such file, or an older recording did not ask."""
+    found = read(host, path)
+    if isinstance(found, Unavailable):
+        return "" if found.kind in (Kind.ABSENT, Kind.NOT_RECORDED) else found
+    return found.strip()
 
 
 def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:

@@ -43,6 +43,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Clock": Source("netdoctor.facts.clock", asks=("ask:clock",)),
     "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth",), asks=("ask:cuda",)),
     "Pci": Source("netdoctor.facts.pci"),
+    "PciPath": Source("netdoctor.facts.pci_path", after=("Pci", "Vantage")),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
     "Ranks": Source("netdoctor.facts.ranks", after=("Environ",)),
     "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),

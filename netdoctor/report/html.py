@@ -58,6 +58,7 @@ _NAMES: Final = {
     "driver": "NVIDIA driver",
     "cuda_driver": "CUDA of the driver",
     "kernel": "kernel",
+    "iommu": "IOMMU of GPUs and HCAs",
     "torch": "torch",
     "nccl": "NCCL",
     "nccl_interface": "NCCL's interface",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
 
-HCAS, DIRECT, GIDS = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid"
+HCAS, DIRECT, GIDS, WAY = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid", "pci.path"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Row:
     @property
     def job(self) -> Mapping[str, str]:
         """Of two nodes, where the fault lies between them."""
-        between = self.check in (HCAS, DIRECT, GIDS) or self.subject.startswith("inter-node")
+        between = self.check in (HCAS, DIRECT, GIDS, WAY) or self.subject.startswith("inter-node")
         return {"NETDOCTOR_JOB_NODES": "2", "NETDOCTOR_JOB_GLOO_GROUPS": "0"} if between else {}
 
 
@@ -75,3 +75,17 @@ GID_ROWS: Final = (
         NCCL_IB_GID_INDEX="3",
     ),
 )
+
+
+def turned_back(fault: str, subject: str, acs: Mapping[str, int], machine: str = "hgx-h100") -> Row:
+    """What bridges do with what comes by."""
+    return Row(fault, WAY, subject, "acs_iommu", machine, {"acs": {f"0000:{at}": bits for at, bits in acs.items()}})
+
+
+WAY_ROWS: Final = (
+    turned_back("a switch turns everything back", "GPU2–mlx5_2", {"4e:00.0": 0x1D, "4e:01.0": 0x1D}),
+    turned_back("a switch turns back what an HCA writes", "GPU7–mlx5_7", {"db:00.0": 0x04}),
+    turned_back("a switch turns back what an HCA reads", "GPU0–mlx5_0", {"17:01.0": 0x08}),
+    turned_back("a switch turns back what GPUs send", "GPU0–GPU1", {"12:00.0": 0x1D, "12:01.0": 0x1D}, "two-a100"),
+)
+RAIL_ROWS: Final = (*GID_ROWS, *WAY_ROWS)

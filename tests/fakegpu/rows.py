@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
-from tests.fakegpu.row import GID_ROWS, Row, env, told
+from tests.fakegpu.row import RAIL_ROWS, Row, env, told
 
 HEALTH, FABRIC, MAPPING = "gpu.health", "gpu.fabric", "gpu.mapping"
 GPUS, RAILS, LINKS, SITE = "hardware.gpus", "hardware.rails", "hardware.links", "hardware.site"
@@ -263,7 +263,7 @@ ROWS: Final = (
         changes={"faults": ["ibv_open_device 2+ 11"]},
     ),
     env("NCCL_IB_HCA selects nothing", HCAS, "node", "env_misuse", NCCL_IB_HCA="=mlx5_9"),
-    *GID_ROWS,
+    *RAIL_ROWS,
     # GPUDirect
     env("GPUDirect switched off by distance", DIRECT, "GPU0–mlx5_0", "gdr_disabled", {"torch": ""}, NCCL_NET_GDR_LEVEL="LOC"),
     Row(

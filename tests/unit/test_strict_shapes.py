@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from netdoctor.model import Status
+from netdoctor.policy import PROFILE_ORDER
 from tests.lab import fixtures
 from tests.support.machines import composed
 from tests.support.sources import table
@@ -31,6 +32,8 @@ REASONS = {
     ("rdma.gpudirect", "GPU"): "efa",
     # The host's name leads to its loopback: a fault of several nodes, and nothing says how many there are.
     ("net.socket_ifname", "Gloo"): "gloo",
+    # What a PCIe switch turns back root alone reads, and no run of two GPUs below it shows it.
+    ("pci.path", "GPUs and GPUs"): "acs",
 }
 
 
@@ -57,9 +60,17 @@ def test_what_is_in_the_way_of_strict(config: dict[str, Any], name: str, reasons
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["node"]))
-def test_a_node_built_otherwise_reaches_strict_alone(row: dict[str, Any]) -> None:
+def test_a_node_built_otherwise_and_strict(row: dict[str, Any]) -> None:
     config = {**row["config"], "job.nodes": 1, **STRICT}
-    assert in_the_way(composed.Composed(row["machine"], row["change"], config)) == set()
+    assert in_the_way(composed.Composed(row["machine"], row["change"], config)) == set(row.get("strict", ()))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "acs" in row.get("strict", ())], ids=lambda row: str(row["node"]))
+def test_no_other_profile_waits_for_what_root_alone_reads(row: dict[str, Any]) -> None:
+    config = {**row["config"], "job.nodes": 1, **STRICT}
+    for profile in set(PROFILE_ORDER) - {"strict"}:
+        report = fixtures.report(composed.Composed(row["machine"], row["change"], config | {"profile": profile}).snapshot())
+        assert (report.verdict.exit_code, "could not tell: pci.path" in report.verdict.text) == (0, True)
 
 
 def test_there_are_enough() -> None:

@@ -45,6 +45,7 @@ _HOST: Final = frozenset(
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
         *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
         *("kmsg", "clock"),
+        "modalias",  # of the processor: what it can, and whether a hypervisor is below it
         *("instance",),  # the cloud's name of its type, as cloud-init was told
         *("given", "mig"),  # GPUs that a container or a cgroup gives, by number; whether they are in MIG mode
     )
@@ -95,7 +96,10 @@ class Composed:
         for name in ("kernel/mm/transparent_hugepage", *(f"module/{one}" for one in MODULES)):
             hardware.folder(name)
         tree.write(self.machine, hardware)
+        self.host.answers["ask:pci_config"] = dict(hardware.config)
         hardware.write("devices/system/cpu", online=self._cpus)
+        if cpu := self.told.get("modalias"):
+            hardware.write("devices/system/cpu", modalias=cpu)
         for name in ("fd", "null", "zero", "shm", "tty", *tree.devices(self.machine)):
             self.files.write(f"/dev/{name}", "")
         for hca in self.machine.hcas:

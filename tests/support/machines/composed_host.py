@@ -12,9 +12,11 @@ import pathlib
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from netdoctor.host.base import Answer, split_question, unavailable
+from netdoctor.host.helpers import pci_config
 from netdoctor.model import Kind, Unavailable
 from tests.support.machines.sysfs import Tree
 
@@ -97,12 +99,17 @@ class Files:
         return at
 
 
+def _word(content: bytes, at: int, size: int) -> int:
+    return int.from_bytes(content[at : at + size], "little")
+
+
 class SysTree(Tree):
     """`Tree` in memory, at /sys."""
 
     def __init__(self, files: Files) -> None:
         super().__init__(pathlib.Path("/sys"))
         self.files = files
+        self.config: dict[str, Answer] = {}  # of ask:pci_config
 
     def folder(self, name: str) -> None:
         self.made.add(name)
@@ -111,8 +118,11 @@ class SysTree(Tree):
     def write(self, folder: str, **files: str | bytes) -> None:
         self.folder(folder)
         for name, content in files.items():
-            if not isinstance(content, bytes):  # binary files (config) are not asked for
+            if not isinstance(content, bytes):
                 self.files.write(f"/sys/{folder}/{name}", content + "\n")
+            elif content[11] in (0x02, 0x06):  # network controllers and bridges, of which the helper tells
+                told: Any = pci_config.told(partial(_word, content), len(content))
+                self.config[folder.rpartition("/")[2]] = told
 
     def refuse(self, folder: str, name: str) -> None:
         self.write(folder, **{name: ""})
