@@ -302,6 +302,7 @@ KEYS: Final[dict[str, Key]] = {
     "expected.gpu_addresses": _words(_and, "PCI addresses where a GPU must be"),
     "expected.nvlinks": _whole(1, _larger, "NVLinks that are up on each GPU"),
     "expected.gpu_power_limit_w": _above_zero(_more_than_the_sites, "power limit of each GPU at least, W"),
+    "expected.gpu_clock_mhz": _above_zero(_more_than_the_sites, "SM clock of each GPU under load at least, MHz"),
     "expected.hca_addresses": _words(_and, "PCI addresses where an RDMA device must be"),
     "expected.hca_firmware": _words(_kept, "firmware that the RDMA devices may have"),
     "expected.driver": _word(_kept, "version of the GPU driver"),

@@ -56,6 +56,7 @@ class Expect:
     gpu_addresses: tuple[str, ...] | None = None
     nvlinks: int | None = None
     gpu_power_limit_w: float | None = None
+    gpu_clock_mhz: float | None = None
     hca_addresses: tuple[str, ...] | None = None
     hca_firmware: tuple[str, ...] | None = None
     driver: str | None = None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
 
-HCAS, DIRECT, GIDS = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid"
+HCAS, DIRECT, GIDS, HEALTH = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid", "gpu.health"
 
 
 @dataclass(frozen=True)
@@ -73,5 +73,41 @@ GID_ROWS: Final = (
         "mlx5_3",
         table(3, (2, LOCAL, V1), (3, LOCAL, V2), (4, MAPPED.format("0a04:0007"), V1), (5, MAPPED.format("0a04:0007"), V2)),
         NCCL_IB_GID_INDEX="3",
+    ),
+)
+HEALTH_ROWS: Final = (
+    Row(
+        "a GPU with errors of its memory", HEALTH, "GPU 0000:14:00.0", "gpu_memory", changes={"gpus.1.state.ecc.uncorrected": 3}
+    ),
+    Row("a row waits for a reset", HEALTH, "GPU 0000:13:00.0", "gpu_memory", changes={"gpus.0.state.remapped.pending": 1}),
+    Row("the driver wants a reset", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.recovery": 1}),
+    Row("heat lowers the clocks", HEALTH, "GPU 0000:54:00.0", "gpu_slow", changes={"gpus.3.state.throttle": 72}),
+    Row("an InfoROM is corrupted", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.inforom.corrupted": 1}),
+    Row(
+        "a clock stays behind under load",
+        HEALTH,
+        "GPU 0000:14:00.0 under load",
+        "gpu_slow",
+        changes={"gpus.1.state.clock.sm": 1110},
+        healthy={"gpus.all.state.busy": 90},
+        runs=True,
+    ),
+    told(
+        "{expected: {gpu_clock_mhz: 1900}}",
+        "the clocks of all GPUs are locked far below what the site says",
+        HEALTH,
+        "GPU 0000:13:00.0 under load",
+        "gpu_slow",
+        changes={"gpus.all.state.clock.sm": 1200},
+        healthy={"gpus.all.state.busy": 90, "gpus.all.state.throttle": 0},
+        runs=True,
+    ),
+    Row(
+        "the PCIe link replays under load",
+        HEALTH,
+        "GPU 0000:13:00.0 under load",
+        "link_degraded",
+        changes={"gpus.0.state.replays.rising": 100000},
+        runs=True,
     ),
 )

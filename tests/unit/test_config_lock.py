@@ -86,6 +86,7 @@ STRICTER: list[tuple[str, str, str, object]] = [
     ("expected: {driver: a}", "EXPECTED_DRIVER", "b", "a"),
     ("expected: {nvlinks: 18}", "EXPECTED_NVLINKS", "1", 18),
     ("expected: {gpu_power_limit_w: 700}", "EXPECTED_GPU_POWER_LIMIT_W", "350", 700.0),
+    ("expected: {gpu_clock_mhz: 1980}", "EXPECTED_GPU_CLOCK_MHZ", "1200", 1980.0),
     ("expected: {mtu: {eth0: 9000}}", "EXPECTED_MTU", "eth0=1500,eth1=9000", {"eth0": 9000, "eth1": 9000}),
     ("expected: {rails_routed: true}", "EXPECTED_RAILS_ROUTED", "false", True),
     ("job: {all_to_all: true}", "JOB_ALL_TO_ALL", "false", True),

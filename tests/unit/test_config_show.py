@@ -30,6 +30,7 @@ GOOD: dict[str, Any] = {
     "expected.peers": ["gpu02:29400"], "expected.rtt_ms": 0.2, "expected.instance_type": "BM.GPU.H100.8",
     "expected.gpu_model": "NVIDIA H100 80GB HBM3",
     "expected.gpu_addresses": ["0000:1b:00.0"], "expected.nvlinks": 18, "expected.gpu_power_limit_w": 700,
+    "expected.gpu_clock_mhz": 1410,
     "expected.hca_addresses": ["0000:1a:00.0"],
     "expected.hca_firmware": ["28.39.1002"], "expected.driver": "550.90.07", "expected.mtu": {"eth0": 9000},
     "profile": "gate", "fail_on": "warning", "disabled": ["net.tcp_buffers"],
