@@ -114,6 +114,12 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_below(index, _text, item) for index, item in enumerate(value))
 
 
+def _folders(value: Any) -> tuple[str, ...]:
+    if odd := [one for one in _texts(value) if not one.startswith("/")]:
+        raise WrongValueError(f"must be absolute paths, not {_shown(odd[0])}")
+    return _texts(value)
+
+
 def _below(step: str | int, check: Callable[[Any], Any], value: Any) -> Any:
     try:
         return check(value)
@@ -264,6 +270,7 @@ def _words(stricter: Callable[[Any, Any], Any], about: str) -> Key:
 
 
 _TEXT: Final = {"type": "string", "minLength": 1}
+_FOLDERS: Final = {"type": "array", "items": {"type": "string", "pattern": "^/"}}
 _WAIVER: Final = {
     "type": "object",
     "properties": {**dict.fromkeys(WAIVER_KEYS, _TEXT), "until": {"type": "string", "format": "date"}},
@@ -286,6 +293,7 @@ KEYS: Final[dict[str, Key]] = {
     "job.communicators": _whole(1, _larger, "NCCL communicators (process groups) at once; each takes ports and memory"),
     "job.gloo_groups": _whole(0, _from(1), "Gloo process groups; 0: none"),
     "job.all_to_all": _switch(_larger, "every rank sends to every rank (mixture of experts): that takes more ports"),
+    "job.paths": Key("texts", _folders, _and, "folders that the job writes (checkpoints, logs)", _FOLDERS),
     "expected.gpus": _whole(0, _more_than_the_sites, "GPUs of the node; 0: none"),
     "expected.hcas": _whole(0, _more_than_the_sites, "RDMA devices of the job on the node; 0: none"),
     "expected.hca_rate_gbps": _above_zero(_more_than_the_sites, "rate of every port of the job's RDMA devices, Gbit/s"),

@@ -90,6 +90,7 @@ STRICTER: list[tuple[str, str, str, object]] = [
     ("expected: {mtu: {eth0: 9000}}", "EXPECTED_MTU", "eth0=1500,eth1=9000", {"eth0": 9000, "eth1": 9000}),
     ("expected: {rails_routed: true}", "EXPECTED_RAILS_ROUTED", "false", True),
     ("job: {all_to_all: true}", "JOB_ALL_TO_ALL", "false", True),
+    ("job: {paths: [/ckpt]}", "JOB_PATHS", "/logs", ("/ckpt", "/logs")),
     ("budget_s: 60", "BUDGET_S", "1", 60.0),
     ("", "VANTAGE", "job", None),
     ("", "CHECKS_DIR", "/x", None),
