@@ -3,7 +3,8 @@
 NVML tells ECC errors, remapped rows, retired pages, what lowers the clocks, and whether the driver wants a reset; the
 kernel's log has its errors (Xid, SXid) since boot, by NVIDIA's catalogue.  Power limit, ECC, modes and BAR1 are those of the
 node's other GPUs of that model, and so are the clocks while the all-reduce runs.  A power limit below the board's own default
-is named where the site does not say what it wants (expected.gpu_power_limit_w, which hardware.site judges).
+is named where the site does not say what it wants (expected.gpu_power_limit_w, which hardware.site judges), and so are clocks
+far below the board's own that no reason of NVML's explains (expected.gpu_clock_mhz).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from netdoctor.api import (
     unknown,
 )
 
-SUBJECT, LOG, LOAD, POWER = "GPUs", "kernel log", "GPUs under load", "power limit"
+SUBJECT, LOG, LOAD, POWER, LOCK = "GPUs", "kernel log", "GPUs under load", "power limit", "clock lock"
 MOST_PAGES = 60  # retired pages: NVIDIA replaces the board (Dynamic Page Retirement, RMA Policy)
 LEAST_BAR1 = 64 << 20  # bytes that are free: 16 channels of NCCL's buffers of 4 MiB (NCCL_BUFFSIZE)
 # nvml.h, nvmlClocksEventReasonHwSlowdown: "reducing the core clocks by a factor of 2 or more"
@@ -151,7 +152,7 @@ def gpu_health(
     if not expected.gpu_power_limit_w:
         named = {one.subject for one in alike if one.status is Status.FAIL and one.cause == SLOW}
         yield from _capped([gpu for gpu in own if gpu.place not in named], len(own))
-    yield from _under_load(own, load, place)
+    yield from _under_load(own, load, expected, place)
     yield from _reported(log, own, state.gpus, pci, vantage)
 
 
@@ -264,7 +265,26 @@ def _rebooted(recovery: int | Unavailable, found: Finding, place: str) -> Findin
     return replace(found, fix=Fix(f"{place}drain the node and reboot it: a reset of the GPU is not enough", ("nvidia-smi -q",)))
 
 
-def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterator[Finding]:
+def _locked(own: tuple[GpuState, ...], load: GpuLoad, wrong: Iterable[str]) -> Iterator[Finding]:
+    """Far below what their boards can, with neither heat nor power to explain it: what `nvidia-smi -lgc` and -ac do, on purpose
+    or not.  Those of all GPUs differ from none of their like."""
+    named = {one.removesuffix(" under load") for one in wrong}
+    low, lost = expectation.held_low(tuple(gpu for gpu in own if gpu.place not in named), load)
+    if low:
+        which = "; ".join(f"{n} of {len(own)} at {now} MHz, their boards can {most} MHz" for (now, most), n in low.items())
+        why = "NVML names neither heat nor power: the choice of this site, or a lock that somebody left"
+        yield unknown(
+            f"the GPUs' clocks are held low under load: {which}, and {why}",
+            subject=LOCK,
+            how="nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc and -rac take locks away; state expected.gpu_clock_mhz in "
+            "the configuration where it is meant",
+            sources=["device"],
+        )
+    elif lost is not None:
+        yield unknown(f"whether the GPUs' clocks are held low could not be read: {lost}", subject=LOCK)
+
+
+def _under_load(own: tuple[GpuState, ...], load: GpuLoad, expected: Expected, place: str) -> Iterator[Finding]:
     """Beside the all-reduce: what lowered their clocks, which of them stayed behind its like, what PCIe had to send again."""
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
         yield unknown(f"how the GPUs run under load was not seen: {load.why_not}", subject=LOAD)
@@ -277,20 +297,22 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterato
         if one and isinstance(one.replays, int) and one.replays > REPLAYS * max(1.0, load.seconds):
             wrong.append((BUS, "its PCIe link sent packets again and again", cost.MIGHT))
         found += _fails(f"{gpu.place} under load", wrong, place)
-    clocks = expectation.clocks(own, load)
+    clocks = expectation.clocks(own, load, expected.gpu_clock_mhz or None)
     found += [
         one for one in expectation.findings(clocks, expectation.About(LOAD, len(own), True, place)) if one.subject != LOAD
     ]
     yield from found
+    held = [] if expected.gpu_clock_mhz else list(_locked(own, load, (one.subject for one in found)))
+    yield from held
     counted = [v for _, one in seen if one for v in (one.reasons, one.replays)]
     lost = missing(*(v for _, one in seen if one for v in (one.samples, one.clock)))
     lost = missing(lost, *(v for v in counted if not _is(v, Kind.UNSUPPORTED)))
     if lost is not None or any(one is None for _, one in seen):
         why = "NVML did not show it" if lost is None else lost
         yield unknown(f"how a GPU runs under load was not seen: {why}", subject=LOAD)
-    elif not clocks.expectations and not found:
+    elif not clocks.expectations and not found and not held:
         yield skip("no two GPUs were busy for so long that their clocks would tell", subject=LOAD)
-    elif not found:
+    elif not found and not held:
         told = sum(value is not None for part in clocks.parts for value in part.has.values())
         which = "the GPUs" if told == len(own) else f"{told} of {len(own)} GPUs"
         yield ok(f"the clocks of {which} while the all-reduce ran are alike", subject=LOAD)

@@ -60,7 +60,7 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
-from netdoctor.facts.system import System
+from netdoctor.facts.system import CLOSED, Room, System
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
@@ -192,6 +192,7 @@ def fail(
 
 
 __all__ = [
+    "CLOSED",
     "FROM_JOB",
     "HW_SLOWDOWN",
     "HW_THERMAL",
@@ -273,6 +274,7 @@ __all__ = [
     "Rdma",
     "RdmaDevice",
     "RdmaPort",
+    "Room",
     "Route",
     "Run",
     "Said",

@@ -284,7 +284,7 @@ _ROWS: Final = (
         "A file system that the job writes to is full, read-only or dead",
         STOPS,
         "`No space left on device`, `Read-only file system`, `Input/output error`: at start, or at the first checkpoint",
-        ("node.system",),
+        ("node.system", "node.folders"),
         ("Python Lib/tempfile.py, _candidate_tempdir_list", "Linux Documentation/filesystems/ext4/super.rst, errors="),
     ),
     Cause(

@@ -112,6 +112,12 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_below(index, _text, item) for index, item in enumerate(value))
 
 
+def _folders(value: Any) -> tuple[str, ...]:
+    if odd := [one for one in _texts(value) if not one.startswith("/")]:
+        raise WrongValueError(f"must be absolute paths, not {_shown(odd[0])}")
+    return _texts(value)
+
+
 def _below(step: str | int, check: Callable[[Any], Any], value: Any) -> Any:
     try:
         return check(value)
@@ -261,6 +267,7 @@ def _words(stricter: Callable[[Any, Any], Any], about: str) -> Key:
 
 
 _TEXT: Final = {"type": "string", "minLength": 1}
+_FOLDERS: Final = {"type": "array", "items": {"type": "string", "pattern": "^/"}}
 _WAIVER: Final = {
     "type": "object",
     "properties": {**dict.fromkeys(WAIVER_KEYS, _TEXT), "until": {"type": "string", "format": "date"}},
@@ -283,6 +290,7 @@ KEYS: Final[dict[str, Key]] = {
     "job.communicators": _whole(1, _larger, "NCCL communicators (process groups) at once; each takes ports and memory"),
     "job.gloo_groups": _whole(0, _from(1), "Gloo process groups; 0: none"),
     "job.all_to_all": _switch(_larger, "every rank sends to every rank (mixture of experts): that takes more ports"),
+    "job.paths": Key("texts", _folders, _and, "folders that the job writes (checkpoints, logs)", _FOLDERS),
     "expected.gpus": _whole(0, _more_than_the_sites, "GPUs of the node; 0: none"),
     "expected.hcas": _whole(0, _more_than_the_sites, "RDMA devices of the job on the node; 0: none"),
     "expected.hca_rate_gbps": _above_zero(_more_than_the_sites, "rate of every port of the job's RDMA devices, Gbit/s"),
@@ -299,6 +307,7 @@ KEYS: Final[dict[str, Key]] = {
     "expected.gpu_addresses": _words(_and, "PCI addresses where a GPU must be"),
     "expected.nvlinks": _whole(1, _larger, "NVLinks that are up on each GPU"),
     "expected.gpu_power_limit_w": _above_zero(_more_than_the_sites, "power limit of each GPU at least, W"),
+    "expected.gpu_clock_mhz": _above_zero(_more_than_the_sites, "SM clock of each GPU under load at least, MHz"),
     "expected.hca_addresses": _words(_and, "PCI addresses where an RDMA device must be"),
     "expected.hca_firmware": _words(_kept, "firmware that the RDMA devices may have"),
     "expected.driver": _word(_kept, "version of the GPU driver"),

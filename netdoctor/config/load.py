@@ -38,6 +38,7 @@ class Job:
     communicators: int | None = None
     gloo_groups: int | None = None
     all_to_all: bool | None = None
+    paths: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Expect:
     gpu_addresses: tuple[str, ...] | None = None
     nvlinks: int | None = None
     gpu_power_limit_w: float | None = None
+    gpu_clock_mhz: float | None = None
     hca_addresses: tuple[str, ...] | None = None
     hca_firmware: tuple[str, ...] | None = None
     driver: str | None = None
@@ -98,8 +100,11 @@ class Config:
         expected = {**_said(self.expected)}
         if floor is not None:
             expected["busbw_floor"] = {str(size): floor[size] for size in sorted(floor)}
-        expected = {key: list(value) if isinstance(value, tuple) else value for key, value in expected.items()}
-        answer: dict[str, Any] = {"profile": self.profile, "job": _said(self.job), "expected": expected}
+        job, expected = (
+            {key: list(value) if isinstance(value, tuple) else value for key, value in one.items()}
+            for one in (_said(self.job), expected)
+        )
+        answer: dict[str, Any] = {"profile": self.profile, "job": job, "expected": expected}
         if self.behind:
             answer["behind_lock"] = list(self.behind)
         for name in ("python", "user", "vantage", "budget_s", "command", "launch"):

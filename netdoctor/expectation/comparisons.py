@@ -7,7 +7,7 @@ from dataclasses import replace
 from netdoctor.expectation import device, parts, past, platform, siblings
 from netdoctor.expectation import rails as of_rails
 from netdoctor.expectation.findings import About, findings
-from netdoctor.expectation.health import clocks, fabric
+from netdoctor.expectation.health import clocks, fabric, held_low
 from netdoctor.expectation.health import comparison as health
 from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source
 from netdoctor.expectation.site import comparison as by_site
@@ -27,6 +27,7 @@ __all__ = [
     "findings",
     "gpus",
     "health",
+    "held_low",
     "links",
     "past",
     "place",

@@ -24,6 +24,7 @@ class Load:
     reasons: Mapping[int, int] | Unavailable  # bit of nvmlClocksEventReason* -> samples
     replays: int | Unavailable  # of PCIe, by which they rose
     nvlink: tuple[int | Unavailable, ...] | Unavailable  # errors of each NVLink, by which they rose
+    clock_max: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # MHz, that the board can run at
 
 
 @dataclass(frozen=True)
@@ -72,4 +73,5 @@ def _load(one: dict[str, Any]) -> Load:
         reasons=reasons if isinstance(reasons, Unavailable) else {int(k): v for k, v in reasons.items()},
         replays=value(one.get("replays"), int, "PCIe replays"),
         nvlink=links if isinstance(links, Unavailable) else tuple(value(n, int, "errors of an NVLink") for n in links),
+        clock_max=value(one.get("clock_max"), int, "highest SM clock of the board"),
     )

@@ -41,7 +41,7 @@ SOURCES: Final[dict[str, Source]] = {
     "KernelLog": Source("netdoctor.facts.kernel_log", after=("Gpus",), asks=("ask:kmsg",)),
     "System": Source("netdoctor.facts.system", after=("KernelLog", "Vantage")),
     "Clock": Source("netdoctor.facts.clock", asks=("ask:clock",)),
-    "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth",), asks=("ask:cuda",)),
+    "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth", "Net"), asks=("ask:cuda",)),
     "Pci": Source("netdoctor.facts.pci"),
     "PciPath": Source("netdoctor.facts.pci_path", after=("Pci", "Vantage")),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),

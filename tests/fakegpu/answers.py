@@ -91,6 +91,7 @@ def gpu_load(machine: Machine) -> Answer:
             "uuid": uuid(gpu),
             "samples": gpu.state.get("samples", 20),
             "clock": gpu.state.get("clock.sm", 1980),
+            "clock_max": gpu.state.get("clock.sm_max", 1980),
             "reasons": {},
             "replays": gpu.state.get("replays.rising", 0),
             "nvlink": [0] * len(gpu.nvlinks),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
 
-HCAS, DIRECT, GIDS, WAY = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid", "pci.path"
+HCAS, DIRECT, GIDS, WAY, HEALTH = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid", "pci.path", "gpu.health"
 
 
 @dataclass(frozen=True)
@@ -89,3 +89,39 @@ WAY_ROWS: Final = (
     turned_back("a switch turns back what GPUs send", "GPU0–GPU1", {"12:00.0": 0x1D, "12:01.0": 0x1D}, "two-a100"),
 )
 RAIL_ROWS: Final = (*GID_ROWS, *WAY_ROWS)
+HEALTH_ROWS: Final = (
+    Row(
+        "a GPU with errors of its memory", HEALTH, "GPU 0000:14:00.0", "gpu_memory", changes={"gpus.1.state.ecc.uncorrected": 3}
+    ),
+    Row("a row waits for a reset", HEALTH, "GPU 0000:13:00.0", "gpu_memory", changes={"gpus.0.state.remapped.pending": 1}),
+    Row("the driver wants a reset", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.recovery": 1}),
+    Row("heat lowers the clocks", HEALTH, "GPU 0000:54:00.0", "gpu_slow", changes={"gpus.3.state.throttle": 72}),
+    Row("an InfoROM is corrupted", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.inforom.corrupted": 1}),
+    Row(
+        "a clock stays behind under load",
+        HEALTH,
+        "GPU 0000:14:00.0 under load",
+        "gpu_slow",
+        changes={"gpus.1.state.clock.sm": 1110},
+        healthy={"gpus.all.state.busy": 90},
+        runs=True,
+    ),
+    told(
+        "{expected: {gpu_clock_mhz: 1900}}",
+        "the clocks of all GPUs are locked far below what the site says",
+        HEALTH,
+        "GPU 0000:13:00.0 under load",
+        "gpu_slow",
+        changes={"gpus.all.state.clock.sm": 1200},
+        healthy={"gpus.all.state.busy": 90, "gpus.all.state.throttle": 0},
+        runs=True,
+    ),
+    Row(
+        "the PCIe link replays under load",
+        HEALTH,
+        "GPU 0000:13:00.0 under load",
+        "link_degraded",
+        changes={"gpus.0.state.replays.rising": 100000},
+        runs=True,
+    ),
+)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
-from tests.fakegpu.row import RAIL_ROWS, Row, env, told
+from tests.fakegpu.row import HEALTH_ROWS, RAIL_ROWS, Row, env, told
 
-HEALTH, FABRIC, MAPPING = "gpu.health", "gpu.fabric", "gpu.mapping"
+FABRIC, MAPPING = "gpu.fabric", "gpu.mapping"
 GPUS, RAILS, LINKS, SITE = "hardware.gpus", "hardware.rails", "hardware.links", "hardware.site"
 INVENTORY, HCAS, DIRECT = "hardware.accelerator", "rdma.dev_infiniband", "rdma.gpudirect"
 VERSION, ENVIRONMENT, BACKEND = "nccl.version", "nccl.environment", "torch.backend"
@@ -199,30 +199,7 @@ ROWS: Final = (
         changes={"hcas.1": None},
     ),
     # what state they are in
-    Row(
-        "a GPU with errors of its memory", HEALTH, "GPU 0000:14:00.0", "gpu_memory", changes={"gpus.1.state.ecc.uncorrected": 3}
-    ),
-    Row("a row waits for a reset", HEALTH, "GPU 0000:13:00.0", "gpu_memory", changes={"gpus.0.state.remapped.pending": 1}),
-    Row("the driver wants a reset", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.recovery": 1}),
-    Row("heat lowers the clocks", HEALTH, "GPU 0000:54:00.0", "gpu_slow", changes={"gpus.3.state.throttle": 72}),
-    Row("an InfoROM is corrupted", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.inforom.corrupted": 1}),
-    Row(
-        "a clock stays behind under load",
-        HEALTH,
-        "GPU 0000:14:00.0 under load",
-        "gpu_slow",
-        changes={"gpus.1.state.clock.sm": 1110},
-        healthy={"gpus.all.state.busy": 90},
-        runs=True,
-    ),
-    Row(
-        "the PCIe link replays under load",
-        HEALTH,
-        "GPU 0000:13:00.0 under load",
-        "link_degraded",
-        changes={"gpus.0.state.replays.rising": 100000},
-        runs=True,
-    ),
+    *HEALTH_ROWS,
     # what joins them
     on_fabric("a GPU has not registered", "GPU 0000:61:00.0", "fabric_manager", {"gpus.3.state.fabric.state": 1}),
     on_fabric("the routes of a GPU are broken", "GPU 0000:1b:00.0", "link_degraded", {"gpus.0.state.fabric.health": 16}),

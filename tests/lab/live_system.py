@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.lab.row import SYSTEM, Row
+from tests.lab.row import FOLDERS, SYSTEM, Row
 from tests.support.namespaces.dgx import Scene
 
 ERROR, STORAGE = "fail node_error", "fail node_storage"
@@ -35,7 +35,26 @@ def _row(fault: str, told: str, setup: str = "", dev: str = "", sys: str = "", n
     return Row(fault, Scene(setup=setup, dev=dev, sys=sys), {SYSTEM: told} if told else {}, base=base, needs=needs)
 
 
+def _writes(fault: str, told: str, setup: str = "", path: str = "/mnt", needs: tuple[str, ...] = (), **also: str) -> Row:
+    """The job writes `path`, by the configuration."""
+    base, config = (f"{{job: {{nodes: 2, paths: [{one}]}}, expected: {{gpus: 8, hcas: 8}}}}" for one in ("/mnt", path))
+    expected = {FOLDERS: told} if told else {}
+    return Row(fault, Scene(setup=setup, config=config), expected, also, Scene(config=base), needs)
+
+
 SYSTEM_ROWS: Final = (
+    _writes("the checkpoints' file system is full", STORAGE, FULL.format("/mnt")),
+    _writes("the checkpoints' file system has no inode left", STORAGE, "mount -t tmpfs -o nr_inodes=1 none /mnt"),
+    _writes("the checkpoints' file system is for reading only", STORAGE, READ_ONLY.format("/mnt")),
+    _writes("a file is where the checkpoints' folder should be", STORAGE, path="/etc/hostname"),
+    _writes(
+        "the checkpoints' file system was shut down",
+        STORAGE,
+        ENDED.replace("/var/tmp", "/mnt"),
+        needs=("mkfs.ext4", "loop devices"),
+        **{SYSTEM: "it is mounted still"},
+    ),
+    _writes("the checkpoints' file system is well", "", "mount -t tmpfs none /mnt"),
     _row("/tmp is a full tmpfs", STORAGE, FULL.format("/tmp")),
     _row("/var/tmp has no inode left", STORAGE, "mount -t tmpfs -o nr_inodes=1 none /var/tmp"),
     Row("the home is full", Scene(env=HOME, setup=FULL.format("/mnt")), {SYSTEM: STORAGE}, base=Scene(env=HOME)),

@@ -44,7 +44,7 @@ _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
         *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
-        *("kmsg", "clock"),
+        *("kmsg", "clock", "imex"),
         "modalias",  # of the processor: what it can, and whether a hypervisor is below it
         *("instance",),  # the cloud's name of its type, as cloud-init was told
         *("given", "mig"),  # GPUs that a container or a cgroup gives, by number; whether they are in MIG mode
@@ -141,6 +141,7 @@ class Composed:
             "ask:nvml": self._nvml(),
             "ask:cuda": self._cuda(),
             "ask:kmsg": self._kmsg(),
+            "ask:imex": self.told.get("imex", Unavailable(Kind.ABSENT, "no nvidia-imex-ctl")),
             "ask:clock": {**CLOCK, **self.told.get("clock", {})},
             RANKS: {"ranks": self._ranks()},
             QUESTION: answers.gpu_load(self.node),
@@ -182,7 +183,11 @@ class Composed:
         return told
 
     def _cuda(self) -> Any:
+        """Multicast as behind NVSwitches that can reduce; the fake libcuda has none (tests/fakegpu/c/cuda_share.c)."""
         told: Any = answers.cuda(replace(self.machine, gpus=self.gpus) if self.machine.shown else self.machine)
+        able = any(gpu.capability >= 90 and len(gpu.nvlinks) > 0 for gpu in self.gpus)
+        for one in told["devices"] if self.machine.shown and able else ():
+            one["attributes"]["132"] = 1
         return told
 
     def _write_kernel(self) -> None:
