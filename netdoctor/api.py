@@ -33,7 +33,7 @@ from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble, XidEvent
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
-from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
+from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import Version
@@ -44,6 +44,7 @@ from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
+from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.ranks import Ranks, SeenRank, masked
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.runs import (
@@ -78,6 +79,7 @@ from netdoctor.nccl import (
     transport,
 )
 from netdoctor.nccl import gid as gids
+from netdoctor.nccl import plugins as nccl_plugins
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
 from netdoctor.nccl.direct_paths import Pair
@@ -90,7 +92,7 @@ from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
 from netdoctor.nccl.turns import Nccl
-from netdoctor.nccl.used_version import job_torch, loader_rules_say, used_nccl
+from netdoctor.nccl.used_version import job_torch, loader_rules_say, showed_nothing, used_nccl
 from netdoctor.variables import hardware_rules as node_variables
 from netdoctor.variables import judge as nccl_environment
 
@@ -336,6 +338,7 @@ __all__ = [
     "nccl_environment",
     "nccl_integer",
     "nccl_param",
+    "nccl_plugins",
     "nccl_ports",
     "net_plugin",
     "node_variables",
@@ -348,6 +351,7 @@ __all__ = [
     "rails",
     "rdma_handles",
     "shm_pool",
+    "showed_nothing",
     "size_text",
     "skip",
     "tcp_window",

@@ -155,11 +155,11 @@ _ROWS: Final = (
     ),
     Cause(
         "plugin_mismatch",
-        "A network plugin is not loaded, too old or not the right one",
+        "A plugin of NCCL is not loaded, too old or not the right one",
         STOPS,
         "NCCL takes its built-in network: often TCP",
-        ("nccl.version", "allreduce.nodes"),
-        ("NCCL src/plugin/net.cc", "NCCL user guide: Environment Variables, NCCL_NET_PLUGIN"),
+        ("net.plugin", "allreduce.nodes"),
+        ("NCCL src/plugin/plugin_open.cc, net.cc", "NCCL user guide: Environment Variables, NCCL_NET_PLUGIN"),
     ),
     Cause(
         "acs_iommu",

@@ -125,3 +125,33 @@ HEALTH_ROWS: Final = (
         runs=True,
     ),
 )
+PLUGIN: Final = "net.plugin"
+# In the job's site-packages: a library that exports one symbol, and one that needs another which is then removed.
+EXPORTS: Final = "echo 'int {symbol};' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/{name}"
+NEEDS: Final = """echo 'int gone(void) {{ return 0; }}' | gcc -shared -fPIC -x c - -o libgone.so
+echo 'int gone(void); int {symbol}(void) {{ return gone(); }}' | gcc -shared -fPIC -x c - -L. -lgone -o nvidia/nccl/lib/{name}
+rm libgone.so"""
+
+
+def plugin(fault: str, subject: str, how: str = "", symbol: str = "", name: str = "", **variables: str) -> Row:
+    """A plugin beside the libnccl of a torch, where the loader looks, or none where one is named."""
+    around = Around(env={"LD_LIBRARY_PATH": "LIBRARIES:SITE/nvidia/nccl/lib", **variables})
+    return Row(fault, PLUGIN, subject, "plugin_mismatch", torch=how.format(symbol=symbol, name=name), around=around)
+
+
+PLUGIN_ROWS: Final = (
+    plugin("a network plugin of an interface that NCCL dropped", "network", EXPORTS, "ncclNetPlugin_v3", "libnccl-net.so"),
+    plugin("a network plugin whose library is gone", "network", NEEDS, "ncclNetPlugin_v8", "libnccl-net.so"),
+    plugin("a network plugin that is not there", "network", NCCL_NET_PLUGIN="ofi"),
+    plugin("a tuner of an interface that NCCL dropped", "tuner", EXPORTS, "ncclTunerPlugin_v1", "libnccl-tuner.so"),
+    plugin(
+        "a profiler whose library is gone",
+        "profiler",
+        NEEDS,
+        "ncclProfiler_v3",
+        "libnccl-profiler-site.so",
+        NCCL_PROFILER_PLUGIN="site",
+    ),
+    plugin("a plugin for variables that is not there", "environment", NCCL_ENV_PLUGIN="site"),
+    plugin("a tuner's file that is not there", "NCCL_TUNER_CONFIG_FILE", NCCL_TUNER_CONFIG_FILE="/nonexistent/tuner.conf"),
+)

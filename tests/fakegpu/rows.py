@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
-from tests.fakegpu.row import HEALTH_ROWS, RAIL_ROWS, Row, env, told
+from tests.fakegpu.row import HEALTH_ROWS, PLUGIN_ROWS, RAIL_ROWS, Row, env, told
 
 FABRIC, MAPPING = "gpu.fabric", "gpu.mapping"
 GPUS, RAILS, LINKS, SITE = "hardware.gpus", "hardware.rails", "hardware.links", "hardware.site"
@@ -25,7 +25,6 @@ SOCKETS: Final[Mapping[str, Any]] = {"nodes": True, "healthy": {"above.all.numa"
 NO_PEERMEM: Final = {"modules.nvidia_peermem": None}
 BUILT_FOR: Final = """mkdir torch-2.9.1+cu129.dist-info
 echo 'Requires-Dist: nvidia-nccl-cu12=={}' > torch-2.9.1+cu129.dist-info/METADATA"""
-PLUGIN: Final = "echo 'int ncclNetPlugin_v3;' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/libnccl-net.so"
 CPU_TORCH: Final = 'sed -i "s/^cuda.*/cuda = None/; s/cu129/cpu/" torch/version.py; rm torch/lib/libtorch_cuda.so'
 EAGER: Final = {"NCCL_RUNTIME_CONNECT": "0"}  # connections at init: each rank takes its pool
 SHM: Final = "mount -t tmpfs -o size={},mode=1777 shm /dev/shm"
@@ -271,20 +270,20 @@ ROWS: Final = (
     # which NCCL
     Row("an older libnccl than torch was built for", VERSION, "loaded", "version_mismatch", torch=BUILT_FOR.format("2.99.1")),
     Row(
+        "a patch release older than torch was built for",
+        VERSION,
+        "loaded",
+        "version_mismatch",
+        torch=BUILT_FOR.format("2.29.99"),
+    ),
+    Row(
         "a libnccl that is no library",
         VERSION,
         "loaded",
         "version_mismatch",
         torch="rm nvidia/nccl/lib/libnccl.so.2; head -c 4096 /dev/zero > nvidia/nccl/lib/libnccl.so.2",
     ),
-    Row(
-        "a network plugin of an interface that NCCL dropped",
-        VERSION,
-        "plugin",
-        "plugin_mismatch",
-        torch=PLUGIN,
-        around=Around(env={"LD_LIBRARY_PATH": "LIBRARIES:SITE/nvidia/nccl/lib"}),
-    ),
+    *PLUGIN_ROWS,
     # variables
     env("a value that is no number", ENVIRONMENT, "NCCL_IB_TIMEOUT", "env_misuse", NCCL_IB_TIMEOUT="twenty"),
     env("an algorithm that is none", ENVIRONMENT, "NCCL_ALGO", "env_misuse", NCCL_ALGO="Rings"),

@@ -40,6 +40,7 @@ NAMES: Final = machine.fixtures()
 CLOCK: Final = {"state": 0, "status": 0x2001, "maxerror": 31000, "esterror": 400, "now": 1767225600}
 TAKEN: Final = "2026-01-01T00:00:00Z"
 NO_CUDA: Final = Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
+SYSTEM: Final = "/usr/lib/x86_64-linux-gnu"  # where Ubuntu has libraries
 _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
@@ -114,6 +115,12 @@ class Composed:
         if plugin := self.told.get("plugin"):
             self.host.library(plugin, ("libfabric.so.1",), exports=tuple(f"ncclNetPlugin_v{v}" for v in (6, 7, 8, 9, 10)))
             self.host.cache.append(["libnccl-net.so", plugin])
+            for folder, name, needed in (
+                ("/opt/amazon/efa/lib", "libfabric.so.1", "libefa.so.1"),
+                (SYSTEM, "libefa.so.1", "libc.so.6"),
+            ):
+                self.host.library(f"{folder}/{name}", (needed,))
+                self.host.cache.append([name, f"{folder}/{name}"])
         self.host.addresses_of[self.machine.hostname] = list(self.told["resolves"])
         for path, text in self.told.get("files", {}).items():
             self.files.write(path, text)

@@ -192,6 +192,8 @@ class ComposedHost:
             return {"entries": [row for row in self.cache if row[0].startswith(parameters["cache"])]}
         if "version" in parameters:
             return {"text": self.elf.get(parameters["version"], {}).get("version_text")}
+        if "needed" in parameters:
+            return self._needed(parameters)
         missing = {"error": "No such file or directory", "kind": "absent"}
         files = {p: self._row(p) for p in parameters.get("files", "").split("\n") if p}
         wanted = [d for d in parameters.get("dirs", "").split("\n") if d]
@@ -208,6 +210,22 @@ class ComposedHost:
             for entry in dirs[folder]:
                 files.setdefault(f"{folder}/{entry}", self._row(f"{folder}/{entry}"))
         return {"files": files, "dirs": dirs}
+
+    def _needed(self, parameters: Mapping[str, str]) -> Answer:
+        """What lies under the names that some files need, in the folders and the cache."""
+        folders = [d for d in parameters.get("dirs", "").split("\n") if d]
+        cache = {name: [p for n, p in self.cache if n == name] for name, _ in self.cache}
+        files: dict[str, Any] = {}
+        todo = [p for p in parameters["needed"].split("\n") if p]
+        while todo:
+            path = todo.pop()
+            files[path] = {"wants": [], "defines": [], "providers": [], **self._row(path)}
+            could = [
+                p for name in files[path].get("needed", ()) for p in (*(f"{d}/{name}" for d in folders), *cache.get(name, ()))
+            ]
+            todo += [p for p in could if p not in files and self.files.resolve(p) in self.elf]
+        names = {name for row in files.values() for name in row.get("needed", ())}
+        return {"files": files, "cache": {n: cache[n] for n in sorted(names & cache.keys())}, "loaded": [], "cut": False}
 
     def _row(self, path: str) -> dict[str, Any]:
         real = self.files.resolve(path)
