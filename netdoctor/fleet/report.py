@@ -17,7 +17,7 @@ from netdoctor.fleet import notes, own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.expected import result
 from netdoctor.fleet.groups import Group, group
-from netdoctor.fleet.machines import by_machine, unique
+from netdoctor.fleet.machines import STALE, by_machine, timed, unique
 from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Problem, Reading, Reason
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
 from netdoctor.fleet.pairwise import across
@@ -326,8 +326,18 @@ def _checks(nodes: list[Node]) -> tuple[str, ...]:
 
 def _of_another_week(nodes: list[Node]) -> None:
     """What lies there of a node that was not reached today says nothing of today."""
-    newest = max((time for time, _ in notes.timed(nodes)), default=0.0)
-    for time, node in notes.timed(nodes):
-        if time < newest - notes.STALE and not any(one.state is NodeState.BAD for one in node.against):
-            words = f"its report is {(newest - time) / 86400:.0f} days older than the newest: how it is now is not known"
-            node.against.append(Reason(NodeState.UNKNOWN, words))
+    known, alone = timed(nodes)
+    newest = known[-1][0] if known else 0.0
+    for time, node in known:
+        if time < newest - STALE:
+            _doubted(
+                node, f"its report is {(newest - time) / 86400:.0f} days older than the newest: how it is now is not known"
+            )
+    for time, node in alone:
+        days = f"{(time - newest) / 86400:.0f} days newer than every other"
+        _doubted(node, f"its report is {days}: its clock is ahead, or only this node was reached since")
+
+
+def _doubted(node: Node, words: str) -> None:
+    if not any(one.state is NodeState.BAD for one in node.against):
+        node.against.append(Reason(NodeState.UNKNOWN, words))
