@@ -162,6 +162,16 @@ def test_two_nodes_with_one_rank(second: Doc, blamed: list[str] | None) -> None:
         assert "n1, n2 all say that they are node 1 of the 3 that meet at n0:29400" in finding.message
 
 
+def test_a_master_that_tries_the_others_in_pairs() -> None:
+    """Each of them is node 1 of two, within a minute, and each run was whole."""
+    docs = nodes(5)
+    for number, doc in enumerate(docs[1:], 1):
+        met(doc, 1, f"2026-03-01T08:0{number}:00Z", 2)
+    assert not judged.faults(fleet_of(*docs))
+    reports.own_fail(docs[2])
+    assert [f.nodes for f in judged.faults(fleet_of(*docs))] == [("n2",)]  # it may have been turned away
+
+
 # Outliers
 
 
