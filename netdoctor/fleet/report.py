@@ -280,7 +280,22 @@ def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult
     elif not found:
         how = "netdoctor preflight with its all-reduce, on three nodes of a kind at least"
         found.append(Finding(Status.UNKNOWN, "no figure that enough nodes of one kind have", how=how))
-    return own_result("fleet.outliers", found)
+    return own_result("fleet.outliers", [*found, *_of_other_runs(figures, groups)])
+
+
+def _of_other_runs(figures: Iterable[Distribution], groups: Sequence[Group]) -> Iterator[Finding]:
+    """Nodes whose kind was compared, and they were not: of another size, or by another run."""
+    compared: dict[tuple[int, str], set[str]] = defaultdict(set)
+    others: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for dist in figures:
+        (compared if dist.judged else others)[dist.group, dist.metric] |= {name for _, name in dist.values}
+    for (kind, metric), names in others.items():
+        left = tuple(sorted(names - compared[kind, metric]))
+        if left and compared[kind, metric]:
+            title, name = METRICS[metric].title, groups[kind].name
+            words = f"{title} of {listed(left, 3)} is of another size or run than that of their kind ({name}): not compared"
+            how = "the same netdoctor preflight on all of them: its budget, its ranks, its path"
+            yield Finding(Status.UNKNOWN, words, name, how=how, nodes=left)
 
 
 def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:
