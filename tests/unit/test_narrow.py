@@ -56,3 +56,15 @@ def test_sixty_columns_hold_a_fleet(tmp_path: pathlib.Path) -> None:
         fleet.run(Options(quiet=True), [str(tmp_path)], None, None)
     long = [line for line in "".join(written).splitlines() if len(line) > 60]
     assert written and all(line.startswith(("healthy", "unhealthy", "inconclusive")) for line in long), long
+
+
+@pytest.mark.parametrize("id", ["net.port_range", "rdma.gpudirect", "hang", "job.command"])
+def test_sixty_columns_hold_an_explanation(id: str) -> None:
+    """But for commands, which are there to be copied, and words that are longer."""
+    from netdoctor import plugins
+    from netdoctor.cli import explain
+
+    wide, narrow = (explain.explain(plugins.load(None, site=False), id, width) for width in (100, 60))
+    commands = {line for line in wide.splitlines() if line.startswith("    ")}
+    assert [x for x in narrow.splitlines() if len(x) > 60 and x not in commands and len(x.split()) > 1] == []
+    assert narrow.split() == wide.split()
