@@ -35,8 +35,8 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     from netdoctor.causes import CAUSES
     from netdoctor.config import load as config
 
-    if options.only and not options.ids:
-        raise UsageError("--only: names no check; netdoctor list names them")
+    if options.only is not None and not options.ids:  # an empty variable of a script must not become all checks
+        raise UsageError("--only: it names no check")
     overrides = options.overrides()
     if isinstance(overrides["python"], str) and "/" in overrides["python"]:
         try:
