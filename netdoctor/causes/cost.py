@@ -48,6 +48,12 @@ def roce_frames(now: float, should: float, *, needed: bool | None = True) -> Los
     return less(part, whole, f"% of what is sent is data, by packets of {mine} bytes instead of {its}", needed=needed)
 
 
+def infiniband_packets(now: float, should: float, *, needed: bool | None = True) -> Loss:
+    """A port with smaller packets than another: LRH 8, BTH 12, ICRC 4 and VCRC 2 bytes stand around the data of each."""
+    part, whole = (round(100 * size / (size + 26), 1) for size in (now, should))
+    return less(part, whole, f"% of what is sent is data, by packets of {now:g} bytes instead of {should:g}", needed=needed)
+
+
 def tcp_frames(now: float, should: float, *, needed: bool | None = True) -> Loss:
     """A socket's interface with a smaller MTU than others: IPv4, TCP and its timestamps take 52 bytes of each, and preamble,
     Ethernet and gap stand around them with 38."""
