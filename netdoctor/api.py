@@ -19,6 +19,8 @@ from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cgroups import Cap, Cgroups
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
+from netdoctor.facts.dcgm import Dcgm, Incident
+from netdoctor.facts.dcgm import Health as DcgmHealth
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.fabric import Fabric
@@ -213,6 +215,8 @@ __all__ = [
     "Cpu",
     "Culprit",
     "Cure",
+    "Dcgm",
+    "DcgmHealth",
     "DeviceNames",
     "Environ",
     "Expected",
@@ -229,6 +233,7 @@ __all__ = [
     "GpuState",
     "GpuUsers",
     "Gpus",
+    "Incident",
     "Intent",
     "Interrupts",
     "JobPython",
