@@ -46,6 +46,7 @@ from netdoctor.facts.platform import Platform
 from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.ranks import Ranks, SeenRank, masked
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.facts.reach import Path, Reach
 from netdoctor.facts.runs import (
     Baseline,
     Caller,
@@ -253,6 +254,7 @@ __all__ = [
     "Node",
     "Obstacle",
     "Past",
+    "Path",
     "PathLimit",
     "PathRun",
     "Pci",
@@ -268,6 +270,7 @@ __all__ = [
     "Rdma",
     "RdmaDevice",
     "RdmaPort",
+    "Reach",
     "Route",
     "Run",
     "Said",

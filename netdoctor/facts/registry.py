@@ -44,6 +44,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth",), asks=("ask:cuda",)),
     "Pci": Source("netdoctor.facts.pci"),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
+    "Reach": Source("netdoctor.facts.reach", after=("Environ", "Net")),
     "Ranks": Source("netdoctor.facts.ranks", after=("Environ",)),
     "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),
     "Past": Source("netdoctor.facts.past", after=("Vantage",)),
