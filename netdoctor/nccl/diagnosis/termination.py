@@ -30,8 +30,8 @@ _UNSTARTED: Final = {
     "unhealthy": "the kubelet did not admit a pod: its node has no healthy device of those that the pod asks for",
     "slots": "the launcher has fewer slots, or less of a resource, than the job asks for: it started nothing",
 }
-_FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
-_PEERS = Fix("read the log of the first rank that failed, from its end backwards; these lines show no fault of the network")
+_FIRST = Fix("read the log of the first rank that failed, from its end backwards")
+_PEERS = Fix("read the log of the first rank that failed, from its end backwards")
 COMPARE = Fix("compare the ranks' collectives", ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "torchfrtrace   # flight recorder"))
 
 
@@ -56,6 +56,8 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
                 "limit of its container, pod or Slurm step" if any(map(_of_group, killed)) else "of the host or the container"
             )
             text, fault = f"a process was killed: the memory {whose} was used up", Fault.HOST_MEMORY
+        if len(whom := caught(killed, "host")) > 1:
+            text += f" ({', '.join(whom[:6])})"
         named = next((e for e in killed if e.data.get("host")), killed[0])  # the kernel's own line says less than a scheduler's
         yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
     elif died and not (log.above_info("generic") and all(summary(e) or _plain(e) for e in died)):

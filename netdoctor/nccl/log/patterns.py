@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from netdoctor.nccl.log import framework_patterns, nccl_patterns, program_patterns, stack_patterns
+from netdoctor.nccl.log import framework_patterns, nccl_patterns, program_patterns, stack_patterns, surroundings_patterns
 from netdoctor.nccl.log.facts import EventKind
 from netdoctor.nccl.log.pattern import Pattern, any_of
 
-PATTERNS: Final = (*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS)
+PATTERNS: Final = (
+    *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
+    *surroundings_patterns.PATTERNS,
+)
 
 
 # What a needle begins with, a needle itself -> the numbers of the rows that have a needle so.

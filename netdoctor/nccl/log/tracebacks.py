@@ -120,6 +120,8 @@ class Tracebacks:
         kind = (raised["type"] + (raised["of"] or b"")).decode("ascii", "replace")
         if at.headless and not raised["type"].decode("ascii", "replace").endswith(_NAMED):
             return None
+        if b":" not in body and at.said:  # a bare name, as of an assert: what it says is the program's own line
+            body = body.rstrip() + b": " + at.said
         return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
 
     def _mark(self, line: bytes) -> bytes | None:

@@ -1,0 +1,67 @@
+"""The driver's own errors (Xid, SXid), as the kernel's log or a device plugin prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from netdoctor.facts.kernel_log import Action, Meaning, catalogue
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis
+from netdoctor.nccl.log.facts import LogFacts
+
+# By NVIDIA's Xid catalogue.
+_XIDS: Final = {
+    **dict.fromkeys(
+        ("13", "31"),
+        Hypothesis(
+            "rank_died", Confidence.LIKELY, "a kernel of the program accessed memory that is not its own", fault=Fault.KERNEL
+        ),
+    ),
+    "79": Hypothesis("inventory", Confidence.STRONG, "a GPU has fallen off the bus (Xid 79)"),
+    "74": Hypothesis("link_degraded", Confidence.STRONG, "NVLink error (Xid 74)"),
+    **{
+        xid: Hypothesis("inventory", Confidence.LIKELY_PLUS, f"memory error of a GPU (Xid {xid})", fault=Fault.ECC)
+        for xid in ("48", "63", "64", "92", "94", "95")
+    },
+}
+
+
+def xid(log: LogFacts) -> Iterator[Hypothesis]:
+    """The driver's errors in the kernel's log."""
+    for e in log.of("xid"):
+        if "sxid" in e.data:  # NVIDIA Fabric Manager user guide, appendix on SXid errors: the fatal ones
+            text = f"an NVSwitch reports a fatal error (SXid {e.data['sxid']}): GPUs behind it must be reset"
+            yield Hypothesis("gpu_error", Confidence.LIKELY_PLUS, text, (e,))
+            continue
+        number = e.data.get("xid", "?")
+        yield replace(_XIDS.get(number) or _by_catalogue(number), events=(e,))
+
+
+def _by_catalogue(number: str) -> Hypothesis:
+    """What NVIDIA's catalogue says of an Xid: an error that a reset or more ends is the GPU's own."""
+    meaning = catalogue().get(("xid", number))
+    if meaning is None or not meaning.ends_job:
+        return Hypothesis("rank_died", Confidence.OPEN_MINUS, f"the driver reports Xid {number}{_told(meaning)}")
+    text = f"the driver reports Xid {number}{_told(meaning)}"
+    if meaning.action in {Action.NONE, Action.RESTART}:
+        return Hypothesis("rank_died", Confidence.OPEN if meaning.action is Action.NONE else Confidence.LIKELY, text)
+    advised = f"NVIDIA advises: {_ADVICE[meaning.action]}"
+    return Hypothesis(
+        "gpu_error", Confidence.LIKELY_PLUS, f"{text}; {advised}", how="nvidia-smi -q; dmesg | grep -i -e xid -e nvrm"
+    )
+
+
+def _told(meaning: Meaning | None) -> str:
+    return f" ({meaning.text})" if meaning is not None else ""
+
+
+_ADVICE: Final = {
+    Action.RESET: "reset the GPU (nvidia-smi --gpu-reset), or reboot the node",
+    Action.REBOOT: "reboot the node",
+    Action.SUPPORT: "drain the node and ask the vendor",
+    Action.REPLACE: "have the GPU replaced",
+}
+
+
+RULES = (xid,)
