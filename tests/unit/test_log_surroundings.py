@@ -7,6 +7,7 @@ import pytest
 from netdoctor.model import Status
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import parse_text
+from tests.unit.test_log_rules import BLOCKS, CAME_UP
 
 LEFT = (
     "[rank0]:[W203 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before "
@@ -58,3 +59,12 @@ def test_a_hub_that_was_asked_again_is_no_fault() -> None:
 def test_a_bare_assertion_is_told_by_its_line() -> None:
     text = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n    assert samples > 0\nAssertionError\n'
     assert "AssertionError: assert samples > 0" in diagnose(parse_text(text))[0].message
+
+
+def test_sockets_that_a_variable_asks_for_are_a_note() -> None:
+    asked = "node01:100:100 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+    (finding,) = diagnose(parse_text(asked + BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + CAME_UP))
+    assert finding.status is Status.PASS
+    assert "NCCL_IB_DISABLE=1" in finding.notes[0]
+    hca = "node01:100:100 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
+    assert diagnose(parse_text(asked + hca + BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + CAME_UP))[0].status is Status.FAIL

@@ -45,7 +45,7 @@ def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     """/dev/shm cannot hold NCCL's segments: 64 MB is Docker's default (src/misc/shmutils.cc)."""
     full = tuple(e for e in log.of("shm_full") if e.level is not Level.INFO or Wording.NO_SPACE.within(e.text))
     events = full + log.above_info("shm_error")
-    if full or any(Wording.NO_SPACE.within(e.text) for e in events):
+    if full or any(Wording.NO_SPACE.within(e.text) or Wording.SHORT_OF_SHM.within(e.text) for e in events):
         size = next((n for n in caught(events, "bytes") if n.isdecimal()), None)
         text = f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size else "/dev/shm is too small"
         note = "NCCL_SHM_DISABLE=1 only moves the traffic to the network"

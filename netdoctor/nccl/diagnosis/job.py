@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.model import Finding, Status
@@ -12,6 +13,7 @@ from netdoctor.nccl.diagnosis.network import sockets_between_nodes
 from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, overcome, summary
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 
+_SWITCHED_OFF: Final = "NCCL_IB_DISABLE=1: data between the nodes goes over TCP; where they have RDMA adapters, unset it"
 _END: Final = 25  # lines at the end of a log in which a program says that it is done
 _LINES: Final = 12  # that are shown verbatim
 _LATER: Final = "sacct -j <job> -o State,ExitCode,Elapsed,Timelimit; kubectl get events; the program's last checkpoint"
@@ -46,7 +48,9 @@ def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return Finding(Status.PASS, f"{_headline(end)}: the log shows why", "job", evidence=evidence, check="log")
     if end.ending is Ending.FAILED:
         return _unknown(f"{_headline(end)}, and the log does not say why", "job", evidence, _NEXT)
-    return _quiet(log, end, evidence)
+    quiet = _quiet(log, end, evidence)
+    ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
+    return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
 
 
 def _verbatim(events: Sequence[Event]) -> list[str]:

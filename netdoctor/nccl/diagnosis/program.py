@@ -203,15 +203,6 @@ _CALLER: Final = (
         ),
         first=True,
     ),
-    means(
-        "gpu_lost",
-        Hypothesis(
-            "inventory",
-            Confidence.STRONG,
-            "a GPU is lost to its driver",
-            how="dmesg | grep -i xid; nvidia-smi; nvidia-smi -q -i <gpu>",
-        ),
-    ),
 )
 
 RULES = (exceptions, memory, world, too_old, refused, *_CALLER)

@@ -163,7 +163,12 @@ def closed(log: LogFacts) -> Iterator[Hypothesis]:
 def stragglers(log: LogFacts) -> Iterator[Hypothesis]:
     """A supervisor timed the nodes against each other before the job, and put a slow one out."""
     events = _last(log, "straggler")
-    if events:
+    cut_off = tuple(e for e in events if "broken" in e.data)
+    if cut_off:
+        text = "the supervisor's check of the network between the nodes failed on this node, and it was put out of the job"
+        how = "netdoctor preflight, on that node and another"
+        yield Hypothesis("firewall_connect", Confidence.STRONG_MINUS, text, cut_off, how=how)
+    elif events:
         host = next(iter(caught(events, "host")), None)
         who = f"node {host}" if host else "this node"
         text = f"{who} is slower than the others, by the supervisor's own check of the nodes, and was put out of the job"
@@ -171,4 +176,17 @@ def stragglers(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("straggler", Confidence.STRONG_MINUS, text, events, how=how, subject=host and who)
 
 
-RULES = (names, services, storage, short, nvml, closed, stragglers)
+def ucx(log: LogFacts) -> Iterator[Hypothesis]:
+    """UCX was told to use its CUDA transports and has none: what fails after it (ibv_reg_mr) follows."""
+    events = log.of("ucx_no_cuda")
+    if events and not log.of("finished") and not log.good:
+        text = (
+            "UCX has no CUDA transports (cuda_copy, cuda_ipc): it takes a GPU's memory for the host's, and cannot register it"
+        )
+        fix = Fix(
+            "use a UCX that was built with CUDA, whose modules load here", ("ucx_info -d | grep -i cuda; ldd libuct_cuda.so",)
+        )
+        yield Hypothesis("plugin_mismatch", Confidence.STRONG_MINUS, text, events, fix)
+
+
+RULES = (names, services, storage, short, nvml, closed, stragglers, ucx)

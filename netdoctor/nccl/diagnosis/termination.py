@@ -223,7 +223,7 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, log.of("lagging"), Topic.LATE, subject=f"rank {late}")
     if events:
         who, how = _behind(log, events) or (None, "")
-        text = "a collective did not finish in time" + (f"; {who} {how}" if who else "")
+        text = f"a collective did not finish in time{_which(events)}" + (f"; {who} {how}" if who else "")
         yield Hypothesis("hang", Confidence.QUIET_PLUS, text, events, Topic.LATE, subject=who)
     barrier = log.of("barrier")
     if barrier:
@@ -248,6 +248,18 @@ def _other_collectives(events: tuple[Event, ...]) -> Iterator[Hypothesis]:
             text = f"the ranks call different collectives at sequence number {seq}: {who}"
             yield Hypothesis("hang", Confidence.STRONG_MINUS, text, tuple(called.values()), COMPARE, subject="job")
             return
+
+
+def _which(events: tuple[Event, ...]) -> str:
+    """The operation and the ranks that say so, where these lines tell them."""
+    ops, seqs = caught(events, "op"), caught(events, "seq")
+    ranks = sorted({e.data.get("rank") or str(e.rank) for e in events if e.data.get("rank") or e.rank is not None}, key=int)
+    if not ops:
+        return ""
+    at = f" number {seqs[0]}" if len(seqs) == 1 else f" numbers {', '.join(seqs[:4])}" if seqs else ""
+    return f": {', '.join(ops[:3])}{at}" + (
+        f", by rank {', '.join(ranks[:8])}{' …' if len(ranks) > 8 else ''}" if ranks else ""
+    )
 
 
 _SAME_SIZE: Final = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.facts.kernel_log import Action, Meaning, catalogue
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
 from netdoctor.nccl.log.facts import LogFacts
 
 # By NVIDIA's Xid catalogue.
@@ -64,4 +64,14 @@ _ADVICE: Final = {
 }
 
 
-RULES = (xid,)
+def lost(log: LogFacts) -> Iterator[Hypothesis]:
+    """A GPU that no longer answers on PCIe, in the driver's or NVML's words."""
+    events = log.of("gpu_lost")
+    if events:
+        gpu = next(iter(caught(events, "gpu")), "").rstrip(":.")
+        text = f"{f'GPU {gpu}' if gpu else 'a GPU'} is lost to its driver"
+        how = "dmesg | grep -i xid; nvidia-smi; nvidia-smi -q -i <gpu>"
+        yield Hypothesis("inventory", Confidence.STRONG, text, events, how=how)
+
+
+RULES = (xid, lost)

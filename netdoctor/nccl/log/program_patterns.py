@@ -200,7 +200,7 @@ PATTERNS: Final = (
     row(
         "gpu_lost",
         "gpu is lost|fallen off the bus|device handle for gpu|gpu has fallen",
-        r"^(?!.*NVRM: Xid).*(?:GPU is lost|fallen off the bus)|Unable to determine the device handle for GPU ?(?P<gpu>\S*)",
+        r"^.*NVRM: (?:The NVIDIA )?GPU (?P<gpu2>[\da-fA-F]{4,8}:[\da-fA-F:.]+).{0,80}fallen off the bus|^(?!.*NVRM: Xid).*(?:GPU is lost|fallen off the bus)|Unable to determine the device handle for GPU ?(?P<gpu>\S*)",
     ),
     row(
         "kernel_assert",

@@ -31,7 +31,7 @@ PATTERNS: Final = (
     row(
         "storage",
         "errno 28|errno 122|errno 30|errno 116|errno 5]|errno 107|errno 108|errno 121|os error |no space left on device|disk quota exceeded|stale file handle|stale nfs|read-only file system|input/output error|iostream error|failed writing|file write failed|storagefull|transport endpoint|unexpected pos|code: 28|code: 122|unexpectedly eof|remote i/o error|enospc|edquot",
-        r"^(?!.*(?:/dev/shm|torch_\d|psm_|nccl-\w|shared.memory|\bshm\b|NCCL WARN|ptl_tcp|gloo/)).*?(?:(?P<full>\[Errno 28\]|No space left on device|StorageFull|os error 28\b|code: 28\b|\bENOSPC\b)|(?P<quota>\[Errno 122\]|Disk quota exceeded|os error 122\b|code: 122\b|\bEDQUOT\b)|(?P<read_only>\[Errno 30\]|Read-only file system|os error 30\b)|(?P<gone>\[Errno 116\]|Stale file handle|Stale NFS file handle|os error 116\b|\[Errno 10[78]\]|(?:Transport|Cannot send after transport) endpoint)|(?P<broken>\[Errno 5\]|Input/output error|os error 5\b|\[Errno 121\]|Remote I/O error)|(?P<write>PytorchStreamWriter failed writing|file write failed|basic_ios::clear: iostream error|inline_container\.cc:\d+\] \. unexpected pos))",
+        r"^(?!.*(?:/dev/shm|torch_\d|psm_|nccl-\w|shared.memory|\bshm\b|NCCL WARN|ptl_tcp|gloo/|\bUCX\b|\bib_|ibv_|mlx[45]|libfabric|fi_|MPI_)).*?(?:(?P<full>\[Errno 28\]|No space left on device|StorageFull|os error 28\b|code: 28\b|\bENOSPC\b)|(?P<quota>\[Errno 122\]|Disk quota exceeded|os error 122\b|code: 122\b|\bEDQUOT\b)|(?P<read_only>\[Errno 30\]|Read-only file system|os error 30\b)|(?P<gone>\[Errno 116\]|Stale file handle|Stale NFS file handle|os error 116\b|\[Errno 10[78]\]|(?:Transport|Cannot send after transport) endpoint)|(?P<broken>\[Errno 5\]|Input/output error(?=[:'\")\s]*(?:/|$))|os error 5\b|\[Errno 121\]|Remote I/O error)|(?P<write>PytorchStreamWriter failed writing|file write failed|basic_ios::clear: iostream error|inline_container\.cc:\d+\] \. unexpected pos))",
         "full quota read_only gone broken write",
     ),
     # GPUs that a cluster does not have, as those say that ask for them
@@ -57,8 +57,14 @@ PATTERNS: Final = (
     # a node that a check between nodes found too slow: DLRover
     row(
         "straggler",
-        "straggler",
-        r"(?:The node|node \S+) is a straggler|stragglers? (?:are|is|nodes?|rank list)\W{1,4}(?P<host>\d[\d, ]*)",
+        "straggler|network is breakdown|by network check",
+        r"(?:The node|node \S+) is a straggler|(?P<broken>The node network is breakdown|The node is unavailable by network check)|stragglers? (?:are|is|nodes?|rank list)\W{1,4}(?P<host>\d[\d, ]*)",
+    ),
+    # UCX without its modules for CUDA: it takes a GPU's memory for the host's (src/ucp/core/ucp_context.c)
+    row(
+        "ucx_no_cuda",
+        "transport|cuda_copy",
+        r"UCX .{0,120}transports? .{0,20}(?:cuda_copy|cuda_ipc|gdr_copy).{0,60} (?:is|are) not available",
     ),
     # a server that is up
     row(

@@ -75,6 +75,7 @@ class Wording(Enum):
     KERNEL_ABI = "abi"
     MISMATCH_IGNORED = "ignoring"  # src/init.cc, NCCL_IGNORE_NET_MISMATCH
     ABSENT = "no such file"  # ENOENT
+    SHORT_OF_SHM = "(?:out of|insufficient) shared memory"  # torch/utils/data/_utils/signal_handling.py
     # sockets
     DNS_SILENT = "temporary failure|errno -3|gai error: -3"  # EAI_AGAIN
     IN_USE = "in use"  # EADDRINUSE
