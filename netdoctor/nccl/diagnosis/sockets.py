@@ -336,6 +336,10 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
         came = f"{joined.data['joined']} of {joined.data['world']} ranks"
         text = f"{came} came to the rendezvous: the others did not start, or cannot reach it"
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, (joined,), how="the logs of the ranks that did not come")
+    if any(Wording.RENDEZVOUS_LATE.within(e.text) for e in events):
+        text = "the rendezvous did not come about in its time: fewer nodes came than --nnodes asks for, or some cannot reach it"
+        how = "the output of torchrun on every node: the same --rdzv-id and --rdzv-endpoint, and when did each begin?"
+        yield Hypothesis("hang", max(confidence, Confidence.OPEN_PLUS), text, events, how=how)
     peer = events[0].data.get("peer")
     text = f"a rank cannot reach the rendezvous at {peer}" if peer else "a rank cannot reach the rendezvous"
     if any("gai" in e.data for e in events):

@@ -229,6 +229,9 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     if barrier:
         missing = next((f"rank {rank}" for e in barrier if (rank := e.data.get("missing") or e.data.get("peer"))), None)
         text = f"{missing or 'a rank'} did not come to the barrier"
+        attendance = next((e.data for e in barrier if "came" in e.data), None)
+        if attendance is not None:
+            text += f": {attendance['came']} of {attendance['n']} tasks came"
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, barrier, subject=missing)
     timeout = log.of("gloo_timeout")
     if timeout and not events:

@@ -74,4 +74,14 @@ def lost(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("inventory", Confidence.STRONG, text, events, how=how)
 
 
-RULES = (xid, lost)
+def dcgm(log: LogFacts) -> Iterator[Hypothesis]:
+    """What DCGM's health watches and its diagnostics found of a GPU."""
+    events = log.of("dcgm")
+    if events:
+        text = f"DCGM reports a fault of a GPU: {caught(events, 'said')[0]}"
+        yield Hypothesis(
+            "gpu_error", Confidence.LIKELY_PLUS, text, events, how="dcgmi diag -r 3; nvidia-smi -q; dmesg | grep -i xid"
+        )
+
+
+RULES = (xid, lost, dcgm)

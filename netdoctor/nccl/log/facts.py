@@ -75,7 +75,17 @@ _Endings = Literal[
     "ended", "node_failed", "unstarted", "placed", "coordinator", "stalled", "actor_died", "finished", "last_words"
 ]
 _Surroundings = Literal[
-    "unresolved", "service", "storage", "short", "nvml", "rendezvous_closed", "straggler", "ucx_no_cuda", "serving", "hello"
+    "unresolved",
+    "service",
+    "storage",
+    "short",
+    "nvml",
+    "rendezvous_closed",
+    "straggler",
+    "ucx_no_cuda",
+    "dcgm",
+    "serving",
+    "hello",
 ]  # what stands around a job
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]

@@ -99,8 +99,8 @@ PATTERNS: Final = (
     row("gloo_timeout", "waiting", r"Timed out waiting \d+ms for (?:send|recv) operation to complete"),
     row(
         "barrier",
-        "monitoredbarrier|waiting for send/recv from rank|barrier timed out",
-        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Barrier timed out\. (?:Barrier_id|Id): \S+ |Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
+        "monitoredbarrier|waiting for send/recv from rank|barrier timed out|reached the barrier",
+        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Barrier timed out\. (?:Barrier_id|Id): \S+ |# of tasks that reached the barrier: \d|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
         follow=8,
     ),
     row(

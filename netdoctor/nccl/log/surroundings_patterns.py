@@ -18,7 +18,7 @@ PATTERNS: Final = (
     row(
         "unresolved",
         "gaierror|gai error|name or service not known|name resolution|nodename nor servname|no address associated|could not resolve host|dns resolution failed|failed to lookup address|no such host|failed to resolve|unknownhostexception|could not translate host name|temporary failure in name|name does not resolve|getaddrinfo",
-        rf"^(?!.*(?:ssh: Could not|cannot be retrieved\. err=)).*?(?:addresses of \(\[?(?P<host>{_NAME}).{{0,40}}gai error|Could not resolve host(?:name)?:? [`'\"]?(?P<host2>{_NAME})|DNS resolution failed for [`'\"]?(?P<host3>{_NAME})|lookup (?P<host4>{_NAME})(?: on \S+)?: no such host|[Ff]ailed to resolve (?:host(?:name)? )?[`'\"]?(?P<host5>{_NAME})|could not translate host name [`'\"](?P<host6>{_NAME})|UnknownHostException: (?P<host7>{_NAME})|socket\.gaierror|Name or service not known|Temporary failure in name resolution|nodename nor servname provided|No address associated with hostname|failed to lookup address information|Name does not resolve|getaddrinfo(?:\(\))? failed)",
+        rf"^(?!.*(?:ssh: Could not|cannot be retrieved\. err=)).*?(?:addresses of \(\[?(?P<host>{_NAME}).{{0,40}}gai error|Could not resolve host(?:name)?:? [`'\"]?(?P<host2>{_NAME})|DNS resolution failed for [`'\"]?(?P<host3>{_NAME})|lookup (?P<host4>{_NAME})(?: on \S+)?: no such host|failed to resolve (?:host(?:name)? [`'\"]?|[`'\"])(?P<host5>{_NAME})|could not translate host name [`'\"](?P<host6>{_NAME})|UnknownHostException: (?P<host7>{_NAME})|socket\.gaierror|Name or service not known|Temporary failure in name resolution|nodename nor servname provided|No address associated with hostname|failed to lookup address information|Name does not resolve|getaddrinfo(?:\(\))? failed)",
         "host",
     ),
     # requests: "%s Client Error: %s for url: %s"; huggingface_hub and transformers after it
@@ -66,6 +66,20 @@ PATTERNS: Final = (
         "transport|cuda_copy",
         r"UCX .{0,120}transports? .{0,20}(?:cuda_copy|cuda_ipc|gdr_copy).{0,60} (?:is|are) not available",
     ),
+    # DCGM's health watches and its diagnostics
+    row(
+        "dcgm",
+        "nvlink link|volatile ecc|page retirement|row remap",
+        r"(?P<said>NvLink link \d+ is currently down|uncorrectable volatile ECC errors|pending page retirements?|row remap(?:ping)? (?:failure|pending).{0,40})",
+    ),
+    # a process that a signal ended, in the words of torch's elastic agent and of its C++ handler
+    row(
+        "died",
+        "received by pid|segfault encountered",
+        r"Signal (?!(?:2|15) )(?P<signal>\d+) \(SIG\w+\) received by PID|(?P<how>Segfault) encountered",
+        "signal how",
+    ),
+    row("unstarted", "unable to confirm allocation", r"Unable to confirm allocation for job \d+: (?P<launch>.{1,100})"),
     # a server that is up
     row(
         "serving",
