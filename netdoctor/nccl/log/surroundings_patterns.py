@@ -14,6 +14,13 @@ from typing import Final
 from netdoctor.nccl.log.pattern import row
 
 _NAME: Final = r"[\w][\w.\-]{0,252}"
+# A bar of tqdm's that is full: its last cell stands before the mark, which no other bar has.
+_BAR: Final = row(
+    "finished",
+    "",
+    r"(?P<left>^(?:\(\w+ pid=[^)]*\) ?|\[rank\d+\]: ?)?(?:(?:Epoch|Train\w*|Step|Iter\w*|Eval\w*|Generat\w*|Infer\w*)\b[^|]{0,40})? *100%\|[^|]{0,200}(?:#|\xe2\x96\x88)\| ?(?P<all>\d+)/(?P=all) \[)",
+    "left",
+)._replace(needles=(b"#|", b"\xe2\x96\x88|"))
 PATTERNS: Final = (
     row(
         "unresolved",
@@ -30,8 +37,8 @@ PATTERNS: Final = (
     ),
     row(
         "storage",
-        "errno 28|errno 122|errno 30|errno 116|errno 5]|errno 107|errno 108|errno 121|os error |no space left on device|disk quota exceeded|stale file handle|stale nfs|read-only file system|input/output error|iostream error|failed writing|file write failed|storagefull|transport endpoint|unexpected pos|code: 28|code: 122|unexpectedly eof|remote i/o error|enospc|edquot",
-        r"^(?!.*(?:/dev/shm|torch_\d|psm_|nccl-\w|shared.memory|\bshm\b|NCCL WARN|ptl_tcp|gloo/|\bUCX\b|\bib_|ibv_|mlx[45]|libfabric|fi_|MPI_)).*?(?:(?P<full>\[Errno 28\]|No space left on device|StorageFull|os error 28\b|code: 28\b|\bENOSPC\b)|(?P<quota>\[Errno 122\]|Disk quota exceeded|os error 122\b|code: 122\b|\bEDQUOT\b)|(?P<read_only>\[Errno 30\]|Read-only file system|os error 30\b)|(?P<gone>\[Errno 116\]|Stale file handle|Stale NFS file handle|os error 116\b|\[Errno 10[78]\]|(?:Transport|Cannot send after transport) endpoint)|(?P<broken>\[Errno 5\]|Input/output error(?=[:'\")\s]*(?:/|$))|os error 5\b|\[Errno 121\]|Remote I/O error)|(?P<write>PytorchStreamWriter failed writing|file write failed|basic_ios::clear: iostream error|inline_container\.cc:\d+\] \. unexpected pos))",
+        "errno 28|errno 122|errno 30|errno 116|errno 5]|errno 107|errno 108|errno 121|os error |no space left on device|disk quota exceeded|stale file handle|stale nfs|read-only file system|input/output error|iostream error|failed writing|file write failed|storagefull|transport endpoint|unexpected pos|os { code: |unexpectedly eof|remote i/o error|enospc|edquot",
+        r"^(?!.*(?:/dev/shm|torch_\d|psm_|nccl-\w|shared.memory|\bshm\b|NCCL WARN|ptl_tcp|gloo/|\bUCX\b|\bib_|ibv_|mlx[45]|libfabric|fi_|MPI_)).*?(?:(?P<full>\[Errno 28\]|No space left on device|StorageFull|os error 28\b|Os \{ code: 28\b|\bENOSPC\b)|(?P<quota>\[Errno 122\]|Disk quota exceeded|os error 122\b|Os \{ code: 122\b|\bEDQUOT\b)|(?P<read_only>\[Errno 30\]|Read-only file system|os error 30\b)|(?P<gone>\[Errno 116\]|Stale file handle|Stale NFS file handle|os error 116\b|\[Errno 10[78]\]|(?:Transport|Cannot send after transport) endpoint)|(?P<broken>\[Errno 5\]|Input/output error(?=[:'\")\s]*(?:/|$))|os error 5\b|\[Errno 121\]|Remote I/O error)|(?P<write>PytorchStreamWriter failed writing|file write failed|basic_ios::clear: iostream error|inline_container\.cc:\d+\] \. unexpected pos))",
         "full quota read_only gone broken write",
     ),
     # GPUs that a cluster does not have, as those say that ask for them
@@ -63,7 +70,7 @@ PATTERNS: Final = (
     # UCX without its modules for CUDA: it takes a GPU's memory for the host's (src/ucp/core/ucp_context.c)
     row(
         "ucx_no_cuda",
-        "transport|cuda_copy",
+        "cuda_copy|cuda_ipc|gdr_copy",
         r"UCX .{0,120}transports? .{0,20}(?:cuda_copy|cuda_ipc|gdr_copy).{0,60} (?:is|are) not available",
     ),
     # DCGM's health watches and its diagnostics
@@ -86,13 +93,14 @@ PATTERNS: Final = (
         "application startup complete|uvicorn running on|fired up and ready|started httpservice|started grpcinferenceservice|webserver: connected",
         r"Application startup complete|Uvicorn running on |The server is fired up and ready to roll|Started (?:HTTPService|GRPCInferenceService) at",
     ),
-    # a process or a part of the work that came to its end: DeepSpeed's launcher, tqdm's bars of steps, smoke tests
+    # a process or a part of the work that came to its end: DeepSpeed's launcher, smoke tests of collectives
     row(
         "finished",
-        "exits successfully|100%|process group destroyed|succeeded|success|passed|ok",
-        r"(?P<left>Process \d+ exits successfully|^(?:\(\w+ pid=[^)]*\) ?|\[rank\d+\]: ?)?(?:(?:Epoch|Train\w*|Step|Iter\w*|Eval\w*|Generat\w*|Infer\w*)\b[^|]{0,40})? *100%\|[^|]{0,200}\| ?(?P<all>\d+)/(?P=all) \[|Process group destroyed|\bjob .{0,80}\bsucceeded\b|^(?!.*(?:NCCL (?:INFO|WARN)|\bnot\b|fail|error|unsuccess|expect)).{0,80}\b(?:all_?reduce|all_?gather|broadcast|reduce_?scatter|nccl|barrier|distributed|collective\w*|gpu)\b.{0,80}\b(?:ok|passed|success|successful|successfully|succeeded)\b)",
+        "exits successfully|process group destroyed| succeeded| success| passed| ok|:ok|=ok",
+        r"(?P<left>Process \d+ exits successfully|Process group destroyed|\bjob .{0,80} succeeded\b|^(?!.*(?:NCCL (?:INFO|WARN)|\bnot\b|fail|error|unsuccess|expect)).{0,80}\b(?:all_?reduce|all_?gather|broadcast|reduce_?scatter|nccl|barrier|distributed|collective\w*|gpu)\b.{0,80}(?: (?:ok|passed|success|successful|successfully|succeeded)|[:=]ok)\b)",
         "left",
     ),
+    _BAR,
     # one line a rank, of programs that only show that all came: MPI's hello_c.c, mpi4py's, torch's smoke tests
     row(
         "hello",
