@@ -109,7 +109,7 @@ def _gpus(inventory: Mapping[str, Any], wanted: int, *, share: bool) -> int | Un
 
 def own(nics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """RDMA devices that are cards of their own; where there are none, the virtual functions that somebody was given."""
-    hardware = [nic for nic in nics if nic.get("pci") is not None]
+    hardware = [nic for nic in nics if nic.get("pci", "") is not None]  # none: software; not said: an older report
     return [nic for nic in hardware if nic.get("virtual_function") is not True] or hardware
 
 

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from netdoctor.compare.traits import Family, Marker
 from netdoctor.fleet.groups import Group
-from netdoctor.fleet.machines import CLOCK_SKEW
+from netdoctor.fleet.machines import STALE, timed
 from netdoctor.fleet.nodes import Node
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.model import count
 from netdoctor.textsafe import listed
 
-STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
-
-
-def timed(nodes: Sequence[Node]) -> list[tuple[float, Node]]:
-    return [(n.run.time, n) for n in nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
-
 
 def _old(nodes: Sequence[Node], now: float | None) -> Iterator[str]:
-    newest = max((time for time, _ in timed(nodes)), default=0.0)
+    newest = max((time for time, _ in timed(nodes)[0]), default=0.0)
     if newest and now is not None and newest < now - STALE:
         yield f"the newest report is {(now - newest) / 86400:.0f} days old: what is said here was so then"
 

@@ -17,7 +17,7 @@ from netdoctor.fleet import notes, own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.expected import result
 from netdoctor.fleet.groups import Group, group
-from netdoctor.fleet.machines import by_machine, unique
+from netdoctor.fleet.machines import STALE, by_machine, timed, unique
 from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Problem, Reading, Reason
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
 from netdoctor.fleet.pairwise import across
@@ -280,7 +280,22 @@ def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult
     elif not found:
         how = "netdoctor preflight with its all-reduce, on three nodes of a kind at least"
         found.append(Finding(Status.UNKNOWN, "no figure that enough nodes of one kind have", how=how))
-    return own_result("fleet.outliers", found)
+    return own_result("fleet.outliers", [*found, *_of_other_runs(figures, groups)])
+
+
+def _of_other_runs(figures: Iterable[Distribution], groups: Sequence[Group]) -> Iterator[Finding]:
+    """Nodes whose kind was compared, and they were not: of another size, or by another run."""
+    compared: dict[tuple[int, str], set[str]] = defaultdict(set)
+    others: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for dist in figures:
+        (compared if dist.judged else others)[dist.group, dist.metric] |= {name for _, name in dist.values}
+    for (kind, metric), names in others.items():
+        left = tuple(sorted(names - compared[kind, metric]))
+        if left and compared[kind, metric]:
+            title, name = METRICS[metric].title, groups[kind].name
+            words = f"{title} of {listed(left, 3)} is of another size or run than that of their kind ({name}): not compared"
+            how = "the same netdoctor preflight on all of them: its budget, its ranks, its path"
+            yield Finding(Status.UNKNOWN, words, name, how=how, nodes=left)
 
 
 def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:
@@ -326,8 +341,18 @@ def _checks(nodes: list[Node]) -> tuple[str, ...]:
 
 def _of_another_week(nodes: list[Node]) -> None:
     """What lies there of a node that was not reached today says nothing of today."""
-    newest = max((time for time, _ in notes.timed(nodes)), default=0.0)
-    for time, node in notes.timed(nodes):
-        if time < newest - notes.STALE and not any(one.state is NodeState.BAD for one in node.against):
-            words = f"its report is {(newest - time) / 86400:.0f} days older than the newest: how it is now is not known"
-            node.against.append(Reason(NodeState.UNKNOWN, words))
+    known, alone = timed(nodes)
+    newest = known[-1][0] if known else 0.0
+    for time, node in known:
+        if time < newest - STALE:
+            _doubted(
+                node, f"its report is {(newest - time) / 86400:.0f} days older than the newest: how it is now is not known"
+            )
+    for time, node in alone:
+        days = f"{(time - newest) / 86400:.0f} days newer than every other"
+        _doubted(node, f"its report is {days}: its clock is ahead, or only this node was reached since")
+
+
+def _doubted(node: Node, words: str) -> None:
+    if not any(one.state is NodeState.BAD for one in node.against):
+        node.against.append(Reason(NodeState.UNKNOWN, words))

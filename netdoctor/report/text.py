@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.model import NODE, CheckResult, Command, Finding, Health, Report, Status, count, size_text
+from netdoctor.model import NODE, STATUS_ORDER, CheckResult, Command, Finding, Health, Report, Status, count, size_text
 from netdoctor.report import fold
 from netdoctor.report.values import (
     MOST_NAMES,
@@ -161,6 +161,8 @@ def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> It
     lines = _wrapped(tag + _summed(check, wrong), first, _INDENT + " " * (column + 2), width)
     yield lines[0].replace(word, paint(word, code), 1)
     yield from lines[1:]
+    if len(wrong) > _MOST:  # what is left out must not be the worst
+        wrong.sort(key=lambda one: (STATUS_ORDER.index(one[0].status), bool(one[0].waived), not one[0].blocking))
     for finding, subjects in wrong[:_MOST]:
         yield from _expanded(finding, subjects if len(wrong) > 1 else [], width)
     if len(wrong) > _MOST:

@@ -319,3 +319,9 @@ def test_an_unknown_that_sends_on_leads_to_the_way_out() -> None:
     one = check("allreduce.run", Finding(Status.UNKNOWN, "NCCL did not run", how="see torch.backend"))
     other = check("torch.backend", Finding(Status.UNKNOWN, "no GPU", how="ask for GPUs"))
     assert "first: ask for GPUs" in render(report(one, other)).splitlines()
+
+
+def test_a_fail_behind_many_doubts_is_told() -> None:
+    doubts = (Finding(Status.UNKNOWN, f"doubt {n}", f"rank {n}") for n in range(70))
+    text = render(report(check("ras.ranks", *doubts, Finding(Status.FAIL, "it stands still", "rank 70"))), verbose=True)
+    assert "rank 70: it stands still" in text and "and 11 more" in text
