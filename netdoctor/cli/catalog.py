@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any, Final
 
 from netdoctor.cli import deliver, setup
@@ -25,10 +27,12 @@ def catalog(options: Options, id: str | None = None) -> int:
 
 def _told(options: Options, config: Config, id: str | None, lost: CheckResult | None) -> int:
     from netdoctor.cli import explain
+    from netdoctor.report import terminal
 
+    columns = min(explain.WIDTH, max(40, terminal.width(sys.stdout, os.environ) or explain.WIDTH))
     try:
         loaded = setup.loaded_checks(config, lost)
-        text = explain.listing(loaded) if id is None else explain.explain(loaded, id)
+        text = explain.listing(loaded) if id is None else explain.explain(loaded, id, columns)
     except (setup.UsageError, LookupError) as error:
         return deliver.refuse(error.args[0] if error.args else error, options)
     print(text, end="")

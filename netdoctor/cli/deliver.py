@@ -36,6 +36,8 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
     for form in filter(None, (options.format, options.form)):  # also where --brief is printed
         if form not in known:
             raise UsageError(f"--format: must be one of {', '.join(known)}, not {form!r}{nearest(form, known)}")
+    if options.brief and options.format not in (None, "brief"):
+        raise UsageError(f"--brief and --format {options.format}: one report is printed; give one of the two")
     for name in _wanted(options):
         if name not in known:
             suffixes = ", ".join(suffix for one in known for suffix in formats.FORMATS[one].suffixes)

@@ -18,20 +18,20 @@ Texts = list[str] | None
 
 
 class Once(TyperCommand):
-    """A command that writes one file and prints one form: a second of either is refused, not silently left out."""
+    """A command that writes one file: a second --output is refused, where the first would silently not be written."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         names = [param.name for param in given]
         if names.count("output") > 1:
             raise typer.BadParameter(
                 "given more than once: one run writes one file; --format prints another form: -f junit > b.xml"
             )
-        if "brief" in names and values.get("format") not in (None, "brief"):
-            raise typer.BadParameter(f"--brief and --format {values['format']}: one report is printed; give one of the two")
         rest = super().parse_args(ctx, args)
-        if "format" in names and ctx.params.get("brief"):  # NETDOCTOR_BRIEF: the command line's word counts more
-            ctx.params["brief"] = False
+        # NETDOCTOR_BRIEF and NETDOCTOR_FORMAT: the command line's word counts more.
+        for said, other, nothing in (("format", "brief", False), ("brief", "format", None)):
+            if said in names and other not in names and other in ctx.params:
+                ctx.params[other] = nothing
         return rest
 
 

@@ -53,7 +53,7 @@ class Block(NamedTuple):
         several = len(self.checks) > 1
         said = tuple(
             (f"{', '.join(dict.fromkeys(clean(f.check) for f in some))}: " if several else "")
-            + (_spoken(some[0]) if len(some) == 1 else clean(reason))
+            + (spoken(some[0]) if len(some) == 1 else clean(reason))
             for reason, some in by_reason.items()
         )
         apart = several or len({(f.cause, f.why) for f in self.findings}) > 1
@@ -169,10 +169,11 @@ def right(checks: Sequence[CheckResult]) -> Iterator[tuple[Status, str, str]]:
 
 def _said(check: CheckResult) -> str:
     first = next((f for f in check.findings if f.status is check.status), None)
-    return "the check said nothing" if first is None else _spoken(first)
+    return "the check said nothing" if first is None else spoken(first)
 
 
-def _spoken(finding: Finding) -> str:
+def spoken(finding: Finding) -> str:
+    """What it says, with whom it is about."""
     return clean(finding.message if finding.subject == NODE else f"{finding.subject}: {finding.message}")
 
 
@@ -215,6 +216,7 @@ class Step(NamedTuple):
 
     words: str
     command: str = ""
+    of: Finding | None = None  # whose mend it is
 
     @property
     def text(self) -> str:
@@ -229,9 +231,9 @@ def first_step(report: Report) -> Step | None:
         if (finding := next((f for f in alike if f.fix is not None), None)) and finding.fix is not None:
             command = next((line for line in finding.fix.commands if line.strip()), "")
             said = clean(finding.fix.summary)
-            return Step(f"first: {said}", "" if clean(command) in said else clean(command))
-        if how := next((f.how for f in alike if f.how), ""):
-            return Step(f"first: {clean(how)}")
+            return Step(f"first: {said}", "" if clean(command) in said else clean(command), finding)
+        if found := next((f for f in alike if f.how), None):
+            return Step(f"first: {clean(found.how or '')}", of=found)
     if failed or report.verdict.status is not Health.INCONCLUSIVE:
         return None
     asked = [f for c in report.checks for f in c.findings if f.status is Status.UNKNOWN and f.how]

@@ -36,6 +36,7 @@ from netdoctor.report.values import (
     groups,
     headline,
     identity,
+    others,
     outlook,
     points,
     rows,
@@ -52,7 +53,7 @@ _STYLE: Final = """
 .check summary{padding:.45rem 0;cursor:pointer}.check .id{display:inline-block;min-width:13rem;font-weight:600}
 dl{display:grid;grid-template-columns:8rem 1fr;gap:.25rem 1rem;margin:.3rem 0 .8rem;font-size:.92rem}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
-@media (max-width:600px){dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}.check .id{display:block}}
+@media (max-width:600px){dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}.check .id{min-width:0;margin-right:.4rem}}
 """
 _NAMES: Final = {
     "driver": "NVIDIA driver",
@@ -103,9 +104,13 @@ def _head(report: Report) -> Iterator[Markup]:
     yield el("p", report.verdict.text)
     if report.partial:
         yield el("p", f"this report is not whole: {report.partial}")
+    step = fold.first_step(report)
+    if worst := (step.of if step else None) or next(iter(fails(report.checks)), None):
+        whose = f" ({listed(others(worst), 3)})" if others(worst) else ""
+        yield el("p", el("b", worst.check), f": {fold.spoken(worst)}{whose}", css="worst")
     if ahead := outlook(report):
         yield el("p", ahead)
-    if report.command is Command.PREFLIGHT and (step := fold.first_step(report)):
+    if step:
         yield markup(el("p", step.words), el("pre", step.command)) if step.command else el("p", step.words)
 
 

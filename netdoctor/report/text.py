@@ -86,8 +86,8 @@ def _folded(report: Report, width: int | None, paint: Any) -> Iterator[str]:
         yield ""
     column = max((len(who) for status, who, _ in rest if status is Status.PASS), default=0)
     for status, who, what in rest:
-        first = f"{_WORDS[status]:<8} {who:<{min(column, 28)}}  " if status is Status.PASS else f"{_WORDS[status]:<8} {who}: "
-        written = _wrapped(what, first, _INDENT + "  ", width)
+        said = f"{who:<{min(column, 28)}}  {what}" if status is Status.PASS else f"{who}: {what}"
+        written = _wrapped(said, f"{_WORDS[status]:<8} ", _INDENT + "  ", width)
         yield written[0].replace(_WORDS[status], paint(_WORDS[status], _COLOURS[status]), 1)
         yield from written[1:]
     for note in fold.notes(report.checks):
@@ -124,7 +124,7 @@ def _listed(report: Report, width: int | None, paint: Any) -> Iterator[str]:
         yield from _check(check, min(column, 28), width, paint)
     yield from _ran(report, [_run(run, figure) for run, figure in runs(report)], width)
     if report.section is not None:
-        yield from (clean(line) for line in report.section.text())
+        yield from (part for line in report.section.text() for part in _within(clean(line), width))
     yield ""
     yield from _partial(report, width)
     yield paint(clean(report.verdict.text), _VERDICTS[report.verdict.status])
@@ -195,6 +195,14 @@ def _expanded(finding: Finding, subjects: list[str], width: int | None) -> Itera
             yield from _commands(row.parts, row.label)
         else:
             yield from _row(row.label, "; ".join(row.parts), width)
+
+
+def _within(line: str, width: int | None) -> list[str]:
+    """A line of a section, its own indentation kept."""
+    if width is None or len(line) <= width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return _wrapped(line.lstrip(), indent, f"{indent}  ", width)
 
 
 def _row(label: str, text: str, width: int | None) -> list[str]:

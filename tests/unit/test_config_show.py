@@ -120,3 +120,7 @@ def test_a_namesake_that_lies_over_us_is_told(tmp_path: Path) -> None:
         words.append(done.stderr)
     assert words[0] == ""
     assert "netdoctor-0.1.1, another project" in words[1]
+    (tmp_path / "netdoctor/__init__.py").write_text("def main(): print('0.1.1')\n")  # installed after ours
+    done = subprocess.run([sys.executable, "-m", "netdoctor"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("netdoctor: another project's netdoctor lies over this one")
+    assert "pip uninstall netdoctor" in done.stderr and "Traceback" not in done.stderr

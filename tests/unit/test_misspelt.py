@@ -28,10 +28,10 @@ MEANT = [
 REFUSED = [
     (["--brief", "-o", "r.csv"], "no format of this command has .csv"),
     (["-f", "json", "-o", "r.csv"], "no format of this command has .csv"),
-    (["--brief", "--format", "xml"], "--brief and --format xml"),
+    (["--brief", "--format", "xml"], "must be one of text"),
     (["--brief", "--format", "json"], "--brief and --format json"),
-    (["--only", ""], "--only: names no check"),
-    (["--only", " , "], "--only: names no check"),
+    (["--only", ""], "--only: it names no check"),
+    (["--only", " , "], "--only: it names no check"),
 ]
 
 
@@ -54,6 +54,12 @@ def test_the_command_line_counts_more_than_a_variable(monkeypatch: pytest.Monkey
     monkeypatch.setenv("NETDOCTOR_BRIEF", "1")
     done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", "-q", "--only", "net.port_range", "-f", "json"])
     assert done.stdout.startswith("{"), done.output
+
+
+def test_brief_on_the_command_line_counts_more_than_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NETDOCTOR_FORMAT", "json")
+    done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", "-q", "--only", "net.port_range", "--brief"])
+    assert len(done.stdout.splitlines()) == 1 and not done.stdout.startswith("{"), done.output
 
 
 def test_a_variable_of_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
