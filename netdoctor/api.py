@@ -91,6 +91,7 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
+from netdoctor.nccl.spread import Spread
 from netdoctor.nccl.turns import Nccl
 from netdoctor.nccl.used_version import job_torch, loader_rules_say, showed_nothing, used_nccl
 from netdoctor.variables import hardware_rules as node_variables
@@ -285,6 +286,7 @@ __all__ = [
     "Selector",
     "Setting",
     "Severity",
+    "Spread",
     "State",
     "Status",
     "Step",

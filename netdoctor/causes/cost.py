@@ -48,6 +48,19 @@ def roce_frames(now: float, should: float, *, needed: bool | None = True) -> Los
     return less(part, whole, f"% of what is sent is data, by packets of {mine} bytes instead of {its}", needed=needed)
 
 
+def infiniband_packets(now: float, should: float, *, needed: bool | None = True) -> Loss:
+    """A port with smaller packets than another: LRH 8, BTH 12, ICRC 4 and VCRC 2 bytes stand around the data of each."""
+    part, whole = (round(100 * size / (size + 26), 1) for size in (now, should))
+    return less(part, whole, f"% of what is sent is data, by packets of {now:g} bytes instead of {should:g}", needed=needed)
+
+
+def tcp_frames(now: float, should: float, *, needed: bool | None = True) -> Loss:
+    """A socket's interface with a smaller MTU than others: IPv4, TCP and its timestamps take 52 bytes of each, and preamble,
+    Ethernet and gap stand around them with 38."""
+    part, whole = (round(100 * max(0.0, mtu - 52) / (mtu + 38), 1) for mtu in (now, should))
+    return less(part, whole, f"% of what is sent is data, by frames of {now:g} bytes instead of {should:g}", needed=needed)
+
+
 def staged(*, needed: bool | None = True) -> Loss:
     """RDMA without GPUDirect: each byte goes from the GPU to host memory and from there to the HCA, by the way that it would
     take once (NCCL src/transport/net.cc: the proxy's copy into a host buffer)."""

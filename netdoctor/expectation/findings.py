@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.causes.cost import less, roce_frames
+from netdoctor.causes.cost import infiniband_packets, less, roce_frames
 from netdoctor.expectation.model import Comparison, Quantity, Shortfall, Source, judged
 from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
 
@@ -16,7 +16,7 @@ CAUSES: Final = {
     **dict.fromkeys((Quantity.WIDTH, Quantity.SPEED, Quantity.RATE, Quantity.PORTS, Quantity.NVLINKS, Quantity.LANES), _LINK),
     **dict.fromkeys((Quantity.INTERFACE, Quantity.INTERFACE_SPEED, Quantity.BOND), _LINK),
     **dict.fromkeys((Quantity.THERE, Quantity.GPUS, Quantity.RAILS, Quantity.NEAREST, Quantity.GPUS_NEAR), _MISSING),
-    Quantity.MTU: "mtu",
+    **dict.fromkeys((Quantity.MTU, Quantity.PACKET), "mtu"),
     Quantity.GID_KINDS: "roce_gid",
     Quantity.FAMILIES: "roce_gid",
     **dict.fromkeys((Quantity.CLOCK, Quantity.POWER), "gpu_slow"),
@@ -133,6 +133,8 @@ def loss_of(one: Shortfall, about: About) -> Loss:
     of_rails = quantity is Quantity.MTU and one.expectation.source is Source.SIBLINGS  # no other parts have an MTU
     if of_rails and not isinstance(should, str) and not isinstance(one.has, str):
         return roce_frames(one.has, should, needed=about.needed)
+    if quantity is Quantity.PACKET and not isinstance(should, str) and not isinstance(one.has, str):
+        return infiniband_packets(one.has, should, needed=about.needed)
     if quantity not in _UNITS or isinstance(should, str) or isinstance(one.has, str):
         return _DIFFERS
     if one.expectation.enough is not None and one.has >= one.expectation.enough:
@@ -179,6 +181,11 @@ _FIXES: Final = {
     Quantity.NEAREST: _BUS,
     Quantity.GPUS_NEAR: _BUS,
     Quantity.MTU: ("give its interface the MTU of the others", "ip -br link", "rdma link show"),
+    Quantity.PACKET: (
+        "give its port the MTU of the others: of the link, and of the partition (mtu= in the subnet manager's partitions.conf)",
+        "ibv_devinfo -d {} | grep mtu",
+        "smpquery portinfo -C {} 0 1 | grep -i mtu",
+    ),
     Quantity.GID_KINDS: _GIDS,
     Quantity.FAMILIES: _GIDS,
     Quantity.PKEY: (

@@ -39,6 +39,7 @@ class Quantity(Enum):
     INTERFACE = ("its interface", "{}", False)
     INTERFACE_SPEED = ("speed of its interface", "{:g} Gb/s", True)
     MTU = ("MTU", "{:g}", True)
+    PACKET = ("MTU of the port", "{:g}", True)
     MODEL = ("model", "{}", False)
     CAPABILITY = ("compute capability", "{}", False)
     DRIVER = ("driver", "{}", False)

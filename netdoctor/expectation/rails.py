@@ -90,6 +90,8 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
         near += _without_gpu([d for d in hardware if kinds[d.name] == main], members, pci)
     once = hcas.seen_once(members)
     parts = [_rail(d, pci, net, len(once) if d in once else 0) for d in members]
+    if any(port.mtu is None for d in members if (port := up(d))):  # where one is not told, nobody's is compared
+        parts = [replace(part, has={**part.has, Quantity.PACKET: None}) for part in parts]
     parts = [part if part.name in alike else replace(part, like="") for part in parts]
     chosen, switched = choice is not None, any(own.values())
     alone = missing(*(d.board for d in members)) is None  # one that is not known may be of any
@@ -215,6 +217,7 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
             Quantity.LANES: port.lanes if port.link_layer == "InfiniBand" else None,
             Quantity.LAYER: port.link_layer,
             Quantity.PKEY: port.pkey,
+            Quantity.PACKET: port.mtu if port.link_layer == "InfiniBand" else None,  # of RoCE it follows from the interface's
             Quantity.GID_KINDS: _kinds(port),
             Quantity.FAMILIES: _families(port),
             **_of_interface(port, net),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
@@ -43,6 +43,7 @@ class RdmaPort:
     gids: tuple[Gid, ...] | Unavailable
     lanes: int | None = None  # of the link, as its rate says ("4X"); None: it does not
     pkey: int | None | Unavailable = None  # the first of its table, which NCCL takes (NCCL_IB_PKEY); of InfiniBand alone
+    mtu: int | None = None  # bytes of its packets (active_mtu), as libibverbs says; None: it was not asked, or does not say
 
     def gid(self, index: int) -> Gid | None | Unavailable:
         """An entry of its table; None: it is empty."""
@@ -131,7 +132,11 @@ def probe(host: Host) -> Rdma:
         alone = found if isinstance(verbs, Unavailable) and verbs.kind in (Kind.CRASHED, Kind.TIMED_OUT) else ()
         host.prefetch(question("ibverbs", device=name) for name in alone)
         nodes = _uverbs_names(host, found) if found else {}
-        devices = tuple(_device(host, name, nodes, _provider(host, name, listed, bool(alone))) for name in found)
+        told: Any = listed or {}
+        mtus = {name: one.get("mtu") for name, one in told.items() if isinstance(one, dict)}
+        devices = tuple(
+            _device(host, name, nodes, _provider(host, name, listed, bool(alone)), mtus.get(name)) for name in found
+        )
     return Rdma(
         devices=devices,
         libibverbs=library,
@@ -194,7 +199,11 @@ def _uverbs_names(host: Host, devices: tuple[str, ...]) -> dict[str, str | Unava
 
 
 def _device(
-    host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable, provider: Provider | Unavailable
+    host: Host,
+    name: str,
+    nodes: dict[str, str | Unavailable] | Unavailable,
+    provider: Provider | Unavailable,
+    mtus: Any,
 ) -> RdmaDevice:
     where = f"{_CLASS}/{name}"
     target = link(host, where)
@@ -225,7 +234,7 @@ def _device(
         numa_node=node,
         virtual_function=virtual,
         firmware=firmware and firmware.strip(),
-        ports=_ports(host, f"{where}/ports"),
+        ports=_with_mtus(_ports(host, f"{where}/ports"), mtus),
         uverbs=_uverbs(host, name, nodes),
         provider=provider,
         image=_image(host, f"{where}/sys_image_guid"),
@@ -276,6 +285,13 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
         lanes=int(rate[2]) if rate and rate[2] else None,
         pkey=_pkey(host, f"{where}/pkeys/0") if layer == "InfiniBand" else None,
     )
+
+
+def _with_mtus(ports: tuple[RdmaPort, ...] | Unavailable, told: Any) -> tuple[RdmaPort, ...] | Unavailable:
+    if isinstance(ports, Unavailable) or not isinstance(told, dict):
+        return ports
+    sizes = {port.number: told.get(str(port.number)) for port in ports}
+    return tuple(replace(one, mtu=size if type(size := sizes[one.number]) is int else None) for one in ports)
 
 
 def _pkey(host: Host, path: str) -> int | None | Unavailable:

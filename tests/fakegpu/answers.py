@@ -154,7 +154,12 @@ def ibverbs(machine: Machine, library: str) -> Answer:
     if not machine.hcas:
         return _absent(f"libibverbs.so.1: {MISSING}")
     devices = {
-        hca.name: {"context": True, "error": "", "dmabuf": "EBADF" if hca.dmabuf else "EOPNOTSUPP"}
+        hca.name: {
+            "context": True,
+            "error": "",
+            "dmabuf": "EBADF" if hca.dmabuf else "EOPNOTSUPP",
+            "mtu": {str(n): port.mtu for n, port in enumerate(hca.ports, 1)},
+        }
         for hca in machine.hcas
         if hca.node is not None and hca.mode is not None
     }

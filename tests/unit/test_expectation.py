@@ -307,6 +307,23 @@ def test_firmware_is_compared_with_that_of_the_same_board(boards: str, firmware:
     assert [one.expectation.subject for one in judged(comparison.parts, comparison.expectations).shortfalls] == wrong
 
 
+@pytest.mark.parametrize(
+    ("mtus", "wrong"),
+    [
+        ((4096,) * 8, []),
+        ((4096,) * 7 + (2048,), ["mlx5_7"]),
+        ((2048,) * 8, []),
+        ((None, *(4096,) * 6, 2048), []),  # one that libibverbs was not asked about may be any
+    ],
+)
+def test_ports_of_infiniband_have_packets_of_one_size(mtus: tuple[int | None, ...], wrong: list[str]) -> None:
+    got = found(rdma=f.rdma(devices=tuple(hca(n, ports=(f.port(mtu=mtu),)) for n, mtu in enumerate(mtus))))
+    comparison = of_rails(got, f.pci(), f.gpus(), BARE, f.expected())
+    result = judged(comparison.parts, comparison.expectations)
+    assert [one.expectation.subject for one in result.shortfalls] == wrong
+    assert (Quantity.PACKET in {one.quantity for one in result.held}) == (None not in mtus)
+
+
 def test_a_board_that_was_not_read_may_be_any() -> None:
     got = found(rdma=f.rdma(devices=(hca(0, board=LOST, firmware="1"), *(hca(n) for n in range(1, 8)))))
     comparison = of_rails(got, f.pci(), f.gpus(), BARE, f.expected())

@@ -34,6 +34,8 @@ REASONS = {
     ("net.socket_ifname", "Gloo"): "gloo",
     # What a PCIe switch turns back root alone reads, and no run of two GPUs below it shows it.
     ("pci.path", "GPUs and GPUs"): "acs",
+    # Two of four like cards have no NVLink bridge: never bought, or not put back.
+    ("hardware.gpus", "GPUs"): "bridges",
 }
 
 
