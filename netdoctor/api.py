@@ -19,6 +19,8 @@ from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cgroups import Cap, Cgroups
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
+from netdoctor.facts.dcgm import Dcgm, Incident
+from netdoctor.facts.dcgm import Health as DcgmHealth
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.fabric import Fabric
@@ -220,6 +222,8 @@ __all__ = [
     "Cpu",
     "Culprit",
     "Cure",
+    "Dcgm",
+    "DcgmHealth",
     "DeviceNames",
     "DirectPaths",
     "Environ",
@@ -237,6 +241,7 @@ __all__ = [
     "GpuState",
     "GpuUsers",
     "Gpus",
+    "Incident",
     "Intent",
     "Interrupts",
     "JobPython",

@@ -240,7 +240,7 @@ _ROWS: Final = (
         "A GPU's memory has errors",
         STOPS,
         "the program that meets them ends, or gets wrong data; some are gone only after a reset or with the GPU",
-        ("gpu.health",),
+        ("gpu.health", "gpu.dcgm"),
         (
             "NVIDIA GPU Memory Error Management",
             "NVIDIA NVML API reference, nvmlDeviceGetRemappedRows, nvmlDeviceGetMemoryErrorCounter",
@@ -252,7 +252,7 @@ _ROWS: Final = (
         "The driver reports an error of a GPU or NVSwitch",
         STOPS,
         "a collective on it ends or hangs until it is reset",
-        ("gpu.health",),
+        ("gpu.health", "gpu.dcgm"),
         ("NVIDIA Xid Errors: Analyzing Xid Errors with the Xid Catalog", "NVIDIA Fabric Manager User Guide (SXid)"),
     ),
     Cause(
@@ -260,7 +260,7 @@ _ROWS: Final = (
         "A GPU runs slower than its like: heat, power, or a limit",
         MIGHT,
         "everybody waits for the slowest GPU",
-        ("gpu.health",),
+        ("gpu.health", "gpu.dcgm"),
         ("NVIDIA NVML API reference, nvmlClocksEventReasons", "NVIDIA nvidia-smi(1), Clocks Event Reasons"),
     ),
     Cause(

@@ -50,6 +50,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Past": Source("netdoctor.facts.past", after=("Vantage",)),
     "GpuUsers": Source("netdoctor.facts.gpu_users", after=("Gpus", "Vantage")),
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
+    "Dcgm": Source("netdoctor.facts.dcgm", after=("Gpus",)),
     "GpuLoad": Source("netdoctor.facts.gpu_load"),
 }
 # Made when the all-reduce has run: what was seen beside it.

@@ -51,6 +51,7 @@ NEEDS: Final[Mapping[str, Callable[[], str]]] = {
     **{f"cgroup {name}": _controller(name) for name in ("cpuset", "cpu", "memory", "pids")},
     "unlimited memlock": _unlimited,
     "loop devices": lambda: "" if os.path.exists("/dev/loop-control") else "no loop devices",
+    "overlay": lambda: "" if "\toverlay\n" in Path("/proc/filesystems").read_text() else "no overlay file systems",
     # podman 4.3 keeps the overlay of --rootfs below folders of mode 0700, which a mapped root cannot pass.
     "mapped root file system": lambda: "podman's folders of a --rootfs are closed to a mapped root",
 }

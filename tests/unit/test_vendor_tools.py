@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts import fabric, gpu_health
+from netdoctor.facts import dcgm, fabric, gpu_health
+from netdoctor.facts.dcgm import Dcgm, Health, Incident
 from netdoctor.facts.fabric import ImexDomain
 from netdoctor.facts.net import Net
 from netdoctor.host.base import ReplayHost
+from netdoctor.host.helpers import dcgm as asks_dcgm
 from netdoctor.host.helpers import imex
 from netdoctor.model import Kind, Unavailable, unavailable_in
 from tests.support import facts as f
@@ -82,3 +84,77 @@ def test_where_there_is_no_imex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(imex, "FOLDERS", (str(tmp_path),))
     lost: Any = imex.answer({})
     assert lost["unavailable"] == "absent"
+
+
+# As dcgmi health -c -j prints it (dcgmi/Health.cpp and DcgmiOutput.h): texts in lines of 54 characters.
+INCIDENTS = """{"body": {"GPU": {"children": {
+  "0": {"value": "Failure", "children": {"Errors": {"children": {
+    "NVLINK system": {"value": "Failure", "overflow": ["IMEX daemon status is -3 (not READY)",
+      "Check IMEX installation, configuration, domain and", "daemon status, and network connectivity."]}}}}},
+  "3": {"value": "Failure", "children": {"Errors": {"children": {
+    "Memory system": {"value": "Failure", "overflow": ["Detected 1 volatile double-bit ECC error(s) in GPU", "3."]},
+    "PCIe system": {"value": "Warning", "overflow": ["Detected 9 replays"]}}}}}}},
+ "Overall Health": {"value": "Failure"}}, "header": ["Health Monitor Report"]}"""
+HEALTHY = """{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}"""
+QUESTION = "ask:dcgm?program=%2Fusr%2Fbin%2Fdcgmi"
+
+
+def dcgm_says(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Dcgm | Unavailable:
+    monkeypatch.setattr(asks_dcgm, "SECONDS", 0.5)
+    told: Any = asks_dcgm.answer({"program": f"{program(folder, 'dcgmi', text)}/dcgmi"})
+    lost = unavailable_in(told)
+    return dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: told if lost is None else lost}), f.gpus())
+
+
+def test_what_dcgm_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = dcgm_says(
+        tmp_path,
+        monkeypatch,
+        f"""[ "$*" = "health -c -j" ] && cat << 'X'
+{INCIDENTS}
+X""",
+    )
+    assert found == Dcgm(
+        True,
+        True,
+        (
+            Incident("GPU 3", "Memory system", Health.FAILURE, "Detected 1 volatile double-bit ECC error(s) in GPU 3"),
+            Incident("GPU 3", "PCIe system", Health.WARNING, "Detected 9 replays"),
+        ),
+    )
+    assert dcgm_says(tmp_path, monkeypatch, f"echo '{HEALTHY}'") == Dcgm(True, True, ())
+    unwatched = "echo 'Error: Health watches not enabled. Please enable watches. '; exit 255"
+    assert dcgm_says(tmp_path, monkeypatch, unwatched) == Dcgm(True, False, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("exec sleep 9", Kind.TIMED_OUT, "s"),
+        ("echo 'Error: Unable to connect to host engine. Host engine connection invalid.'; exit 1", Kind.FAILED, "host engine"),
+        ("exit 0", Kind.FAILED, "says nothing"),
+        ("echo '{}'", Kind.MALFORMED, "KeyError"),
+    ],
+)
+def test_what_dcgm_does_not_say(text: str, kind: Kind, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = getattr(dcgm_says(tmp_path, monkeypatch, text), "watching", None)
+    assert isinstance(lost, Unavailable)
+    assert (lost.kind, words in lost.detail) == (kind, True)
+
+
+def test_an_error_beside_that_of_imex_is_told() -> None:
+    imex_too = "IMEX daemon status is 1 (not READY) Check IMEX installation, configuration, domain and daemon status, and "
+    row = {"entity": "GPU", "id": "1", "system": "NVLINK system", "health": "Failure"}
+    text = f"{imex_too}network connectivity., GPU 1's NvLink link 4 is currently down."
+    told = {"watching": True, "incidents": [{**row, "text": text}]}
+    found = dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: told}), f.gpus())
+    assert found == Dcgm(
+        True, True, (Incident("GPU 1", "NVLINK system", Health.FAILURE, "GPU 1's NvLink link 4 is currently down"),)
+    )
+
+
+def test_where_there_is_no_dcgm() -> None:
+    absent = Unavailable(Kind.ABSENT)
+    host = ReplayHost(dict.fromkeys((f"stat:{path}" for path in dcgm.PROGRAMS), absent))
+    assert dcgm.probe(host, f.gpus()) == Dcgm(False, False, ())
+    assert getattr(dcgm.probe(ReplayHost({}), f.gpus()), "kind", None) is Kind.NOT_RECORDED

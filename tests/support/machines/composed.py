@@ -39,13 +39,14 @@ NAMES: Final = machine.fixtures()
 # adjtimex(2) where chrony keeps the clock (STA_PLL, STA_NANO), on the day of TAKEN.
 CLOCK: Final = {"state": 0, "status": 0x2001, "maxerror": 31000, "esterror": 400, "now": 1767225600}
 TAKEN: Final = "2026-01-01T00:00:00Z"
+DCGM: Final = "ask:dcgm?program=%2Fusr%2Fbin%2Fdcgmi"
 NO_CUDA: Final = Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
 SYSTEM: Final = "/usr/lib/x86_64-linux-gnu"  # where Ubuntu has libraries
 _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
         *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
-        *("kmsg", "clock", "imex"),
+        *("kmsg", "clock", "imex", "dcgm"),
         "modalias",  # of the processor: what it can, and whether a hypervisor is below it
         *("instance",),  # the cloud's name of its type, as cloud-init was told
         *("given", "mig"),  # GPUs that a container or a cgroup gives, by number; whether they are in MIG mode
@@ -148,6 +149,7 @@ class Composed:
             "ask:nvml": self._nvml(),
             "ask:cuda": self._cuda(),
             "ask:kmsg": self._kmsg(),
+            DCGM: self.told.get("dcgm", Unavailable(Kind.FAILED, "nobody says what DCGM says")),
             "ask:imex": self.told.get("imex", Unavailable(Kind.ABSENT, "no nvidia-imex-ctl")),
             "ask:clock": {**CLOCK, **self.told.get("clock", {})},
             RANKS: {"ranks": self._ranks()},
