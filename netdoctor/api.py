@@ -49,6 +49,7 @@ from netdoctor.facts.platform import Platform
 from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.ranks import Ranks, SeenRank, masked
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.facts.reach import Path, Reach
 from netdoctor.facts.runs import (
     Baseline,
     Caller,
@@ -266,6 +267,7 @@ __all__ = [
     "Obstacle",
     "Pair",
     "Past",
+    "Path",
     "PathLimit",
     "PathRun",
     "Pci",
@@ -282,6 +284,7 @@ __all__ = [
     "Rdma",
     "RdmaDevice",
     "RdmaPort",
+    "Reach",
     "Room",
     "Route",
     "Run",

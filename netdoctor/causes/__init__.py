@@ -66,7 +66,7 @@ _ROWS: Final = (
         "Ranks cannot reach each other's ports",
         STOPS,
         "the job hangs until a timeout of minutes to hours",
-        ("net.socket_ifname", "allreduce.run", "allreduce.nodes"),
+        ("net.reach", "net.socket_ifname", "allreduce.run", "allreduce.nodes"),
         ("NCCL src/misc/socket.cc (connect and its retries)", "NCCL user guide: Troubleshooting, Networking issues"),
     ),
     Cause(
@@ -221,7 +221,7 @@ _ROWS: Final = (
         "MTU differs along the path",
         STOPS,
         "small messages pass, full-size packets vanish",
-        ("hardware.rails", "net.socket_ifname", "allreduce.nodes"),
+        ("hardware.rails", "net.reach", "allreduce.nodes"),
         ("RFC 1191 (Path MTU discovery) and RFC 2923 (its black holes)",),
     ),
     Cause(

@@ -206,11 +206,12 @@ def every() -> tuple[Row, ...]:
     from tests.lab.live_hardware import HARDWARE_ROWS
     from tests.lab.live_parts import PART_ROWS
     from tests.lab.live_platforms import PLATFORM_ROWS
+    from tests.lab.live_reach import REACH_ROWS
     from tests.lab.live_rows import ROWS
     from tests.lab.live_runs import RUN_ROWS
     from tests.lab.live_system import SYSTEM_ROWS
 
-    return (*ROWS, *HARDWARE_ROWS, *PLATFORM_ROWS, *EXPECTED_ROWS, *PART_ROWS, *RUN_ROWS, *SYSTEM_ROWS)
+    return (*ROWS, *HARDWARE_ROWS, *PLATFORM_ROWS, *EXPECTED_ROWS, *PART_ROWS, *RUN_ROWS, *SYSTEM_ROWS, *REACH_ROWS)
 
 
 def chosen(rows: Iterable[Row], words: list[str] | None) -> list[Row]:

@@ -17,7 +17,7 @@ from tests.support.namespaces.dgx import Scene
 RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
 HCA, GIDS = "hardware.hca", "rdma.gid"
 IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
-PLUGIN = "net.plugin"
+PLUGIN, REACH = "net.plugin", "net.reach"
 VERSION, BACKEND, ENVIRONMENT, SHM = "nccl.version", "torch.backend", "nccl.environment", "nccl.shared_memory"
 RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
 LINKS, GPUS, RAILS = "hardware.links", "hardware.gpus", "hardware.rails"

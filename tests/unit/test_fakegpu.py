@@ -15,7 +15,7 @@ from tests.fakegpu.rows import ROWS
 from tests.lab import fixtures
 
 # Of the kernel alone, and of a file that netdoctor itself keeps: live_rows.py and live_expected.py of tests/lab have them.
-NOT_OF_GPUS = {"net.tcp_buffers", "hardware.past", "process.limits", "node.system", "node.clock"}
+NOT_OF_GPUS = {"net.tcp_buffers", "net.reach", "hardware.past", "process.limits", "node.system", "node.clock"}
 LEAST = 3
 
 

@@ -26,6 +26,7 @@ STRICT = {"profile": "strict", "vantage": "job"}
 REASONS = {
     # Whether the interface that NCCL takes reaches the others only another node shows: expected.peers, MASTER_ADDR, a meeting.
     ("net.socket_ifname", "NCCL"): "peers",
+    ("net.reach", "hosts"): "peers",
     # Sockets carry the data, and no interrupt of that interface is shown (as in a virtual machine).
     ("cpu.numa_affinity", "interrupts"): "interrupts",
     # Whether EFA does GPUDirect libfabric finds out in the job; a run between nodes shows it.
