@@ -339,7 +339,7 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
     if wanted is None:
         return
     ports = [(d.name, p) for d in devices for p in hcas.active_ports(d) if choice is None or choice.takes(d.name, p.number)]
-    rates = [(f"{name}:{port.number}", port.rate_gbps) for name, port in ports]
+    rates = [(f"{name}:{port.number}", port.rate) for name, port in ports]
     rates += [(d.name, d.ports) for d in devices if isinstance(d.ports, Unavailable)]
     perhaps = [(d.name, p) for d in devices for p in d.ports or () if choice is None or choice.takes(d.name, p.number)]
     rates += [(f"{name}:{p.number}", lost) for name, p in perhaps if (lost := missing(p.state, p.link_layer)) is not None]

@@ -213,7 +213,7 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
         has[Quantity.NUMA] = numa_beside_its_port(where, pci)
     if port is not None:
         has |= {
-            Quantity.RATE: port.rate_gbps,
+            Quantity.RATE: port.rate,
             Quantity.LANES: port.lanes if port.link_layer == "InfiniBand" else None,
             Quantity.LAYER: port.link_layer,
             Quantity.PKEY: port.pkey,

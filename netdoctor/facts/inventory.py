@@ -156,7 +156,7 @@ def _nic(one: RdmaDevice) -> Json:
 
 def _port(one: RdmaPort) -> Json:
     gids = _rows(one.gids, lambda gid: _columns(gid, "index kind value"))
-    return {**_columns(one, "number state link_layer rate_gbps"), "gids": gids}
+    return {**_columns(one, "number state link_layer"), "rate_gbps": plain(one.rate), "gids": gids}
 
 
 def _pci(one: PciDevice) -> Json:

@@ -15,7 +15,7 @@ from tests.support.machines.sysfs import Tree
 
 NVIDIA: Final = 0x10DE
 SPEEDS: Final = {0: "Unknown", 1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
-LANES: Final = {25: "EDR", 50: "HDR", 100: "NDR"}
+LANES: Final = {2: "SDR", 5: "DDR", 14: "FDR", 25: "EDR", 50: "HDR", 100: "NDR"}  # whole Gb/s of one
 WITHOUT_SPEED: Final = ("bridge",)  # of the kernel's own interfaces, those that tell none
 CPU: Final = pathlib.Path("/sys/devices/system/cpu/modalias")
 NO_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -143,7 +143,8 @@ def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
 
 def port(tree: Tree, where: str, one: Port, elsewhere: bool = False) -> None:
     active = one.state == "ACTIVE"
-    lanes = {25: 1, 10: 1, 50: 2}.get(one.rate, 8 if one.rate > 400 else 4)
+    one_lane = (25,) if one.layer == "InfiniBand" else (10, 25)
+    lanes = 1 if one.rate in one_lane else 2 if one.rate == 50 else 8 if one.rate > 400 else 4
     tree.write(
         where,
         state=f"{STATES[one.state]}: {one.state}",

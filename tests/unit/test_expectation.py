@@ -10,7 +10,7 @@ import pytest
 
 from netdoctor.expectation import device, platform, siblings
 from netdoctor.expectation.comparisons import rails as of_rails
-from netdoctor.expectation.model import Expectation, Part, Quantity, Source, judged
+from netdoctor.expectation.model import Expectation, Part, Quantity, Source, is_short, judged
 from netdoctor.expectation.parts import gpus as of_gpus
 from netdoctor.expectation.parts import half_bridged, unlinked
 from netdoctor.expectation.rails import Rails, rails
@@ -346,3 +346,20 @@ def test_a_card_whose_name_was_not_read_may_have_a_bridge() -> None:
     every = of_gpus(f.pci(3), nvml)
     assert not isinstance(every, Unavailable) and not judged(every, siblings.of(every)).shortfalls
     assert unlinked(nvml) is not None
+
+
+@pytest.mark.parametrize(
+    ("has", "should", "short"),
+    [
+        ("IPv4, IPv6", "IPv4", False),
+        ("IPv4", "IPv4, IPv6", False),
+        ("IPv6", "IPv4", True),
+        ("IPv6", "IPv4, IPv6", True),
+        ("(none)", "IPv4", True),
+        ("(none)", "IPv6", True),
+        ("IPv4", "IPv6", True),
+        ("IPv4", "(none)", False),
+    ],
+)
+def test_a_rail_lacks_the_family_of_addresses_that_nccl_takes(has: str, should: str, short: bool) -> None:
+    assert is_short(Quantity.FAMILIES, has, should) is short
