@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,9 +41,6 @@ def duplicate(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("duplicate_gpu", Confidence.CERTAIN, text, events, _MAP)
 
 
-_ENOENT: Final = os.strerror(errno.ENOENT).lower()
-
-
 def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     """/dev/shm cannot hold NCCL's segments: 64 MB is Docker's default (src/misc/shmutils.cc)."""
     full = tuple(e for e in log.of("shm_full") if e.level is not Level.INFO or Wording.NO_SPACE.within(e.text))
@@ -57,8 +52,6 @@ def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("shm_disabled_or_small", Confidence.CERTAIN, text, events, Topic.SHARED_MEMORY, notes=(note,))
     elif events:
         text = "a shared-memory segment could not be made or opened: /dev/shm is full, absent, or another container's"
-        if all(e.data.get("errno", "").lower() == _ENOENT and "/dev/shm" in e.text for e in events):  # a full one says ENOSPC
-            text = "another rank's segment is not in this rank's /dev/shm: it has one of its own, or that rank is gone"
         yield Hypothesis("shm_disabled_or_small", Confidence.LIKELY, text, events, Topic.SHARED_MEMORY)
 
 
@@ -271,22 +264,6 @@ def nvls(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("fabric_manager", Confidence.STRONG_PLUS, text, manager, _FM)
 
 
-_UNKNOWN_TO_NVML: Final = means(
-    "nvml_unknown",
-    Hypothesis(
-        "inventory",
-        Confidence.STRONG,
-        'CUDA and NVML do not see the same GPUs: NVML says "{what}" of one that a rank has',
-        fix=Fix(
-            "give the container the GPUs by its runtime (all device nodes, one driver), or bring a lost GPU back",
-            (
-                "nvidia-smi -L   # as a rank: are all GPUs of CUDA_VISIBLE_DEVICES there?",
-                "ls -l /dev/nvidia*; dmesg | grep -i xid",
-            ),
-        ),
-    ),
-    info=False,
-)
 # Multi-node NVLink, and links that are down: src/mnnvl.cc, src/graph/paths.cc.
 _NVLINK: Final = (
     means(
@@ -378,7 +355,6 @@ RULES = (
     allocation,
     driver,
     nvls,
-    _UNKNOWN_TO_NVML,
     *_NVLINK,
     acs,
     means("iommu_fault", Hypothesis("acs_iommu", Confidence.STRONG_MINUS, "the IOMMU refused accesses of a device")),

@@ -91,8 +91,15 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         return _unknown(f"{end.how}; nothing failed before, as far as this log shows", "job", evidence, _LATER)
     if not log.lines:
         return _unknown("the log is empty", "job", evidence, "the job's own output, with NCCL_DEBUG=INFO")
-    if (slow := _slow(log, end)) is not None:
-        return _unknown(slow[0], "job", evidence, slow[1])
+    if (
+        end.ending is Ending.FINISHED
+        and log.busbw_peak is not None
+        and log.busbw_peak < _SLOW
+        and not (log.many_nodes or log.workstation)
+    ):
+        text = f"it ran to its end; {log.busbw_peak:.4g} GB/s is less than any path between GPUs of one node carries"
+        text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
+        return _unknown(text, "job", evidence, _TRANSPORT)
     if (done := _work_done(log, end)) is not None:
         return Finding(Status.PASS, done, evidence=evidence, check="log")
     if not log.nccl_lines:
@@ -118,20 +125,6 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     if log.transports:
         evidence["transports"] = dict(log.transports)
     return Finding(Status.PASS, text, evidence=evidence, check="log")
-
-
-def _slow(log: LogFacts, end: Outcome) -> tuple[str, str] | None:
-    """What may have cost speed, and only the machine can tell; and what to look at."""
-    peak = log.busbw_peak if end.ending is Ending.FINISHED else None
-    if peak is not None and peak < _SLOW and not (log.many_nodes or log.workstation):
-        text = f"it ran to its end; {peak:.4g} GB/s is less than any path between GPUs of one node carries"
-        return text + (
-            ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
-        ), _TRANSPORT
-    if sockets_between_nodes(log) and log.many_nodes and log.env.get("NCCL_IB_DISABLE") == "1":
-        text = "data between the nodes goes over TCP, as NCCL_IB_DISABLE=1 asks: whether they have RDMA devices nobody looked"
-        return text, "ls /sys/class/infiniband on a node; where there is one, unset NCCL_IB_DISABLE"
-    return None
 
 
 def _work_done(log: LogFacts, end: Outcome) -> str | None:

@@ -260,8 +260,7 @@ def fallback(log: LogFacts) -> Iterator[Hypothesis]:
     if not sockets_between_nodes(log):
         return
     evidence = _tcp_evidence(log)
-    # NCCL_IB_DISABLE=1 alone is no fault: NCCL looks for no device then, and the nodes may have none (`job` says so).
-    if log.many_nodes and (evidence.expected or evidence.unread):
+    if log.many_nodes and (evidence.expected or evidence.switched_off or evidence.unread):
         reason = next((r for r in _TCP_REASONS if r.applies(evidence)), None)
         yield _over_tcp(evidence, reason)
         if reason:

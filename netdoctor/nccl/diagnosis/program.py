@@ -11,7 +11,7 @@ from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught, means
 from netdoctor.nccl.diagnosis.kinds import SIGNS
 from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
-from netdoctor.nccl.diagnosis.raised import OF_OTHERS, meaning
+from netdoctor.nccl.diagnosis.raised import meaning
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -34,8 +34,6 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     raised = sorted(log.of("exception"), key=order)
     first = next((e for e in raised if not echoing(e)), None)
     if first is None:
-        if (known := meaning((*raised, *log.of("raised", "trouble")), OF_OTHERS)) is not None:
-            yield Hypothesis(known[0].cause, Confidence.QUIET_MINUS, known[0].said, (known[1],), known[0].fix)
         if not raised and (alone := _without_traceback(log)) is not None:
             text = f"the program ended by an exception of its own, whose traceback is not in this log: {alone[1]}"
             yield _ended(
@@ -140,8 +138,6 @@ def _held_by_others(e: Event) -> str:
     """torch's message has the GPU's memory, what is free, and what this process holds, contexts and NCCL's buffers included
     (c10/cuda/CUDACachingAllocator.cpp)."""
     sizes = [e.data.get(name, "").partition(" ") for name in ("total", "free", "own")]
-    if "unused" in e.data:  # of a process that has taken nothing yet
-        sizes = [(number, "", "GiB") for number in (e.data["capacity"], e.data["unused"], "0")]
     if any(unit not in _GIB or not re.fullmatch(r"\d+(\.\d+)?", number) for number, _, unit in sizes):
         return ""
     total, free, own = (float(number) * _GIB[unit] for number, _, unit in sizes)

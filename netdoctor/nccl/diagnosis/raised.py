@@ -2,8 +2,8 @@
 
 Python prints the exceptions of a chain from the root on, so the last one may be a library's own name for what the first says.
 Sources: CPython (Modules/socketmodule.c, errno's texts), requests (models.py, raise_for_status), urllib3 (exceptions.py),
-huggingface_hub (its errors), torch (caffe2/serialize/inline_container.cc, its builder of extensions), triton, vLLM and Ray
-(placement groups), glibc's loader (elf/dl-load.c, dl-version.c).
+huggingface_hub (errors.py, utils/_http.py), torch (caffe2/serialize/inline_container.cc, utils/cpp_extension.py), triton
+(runtime/build.py), vLLM and Ray (placement groups), glibc's loader (elf/dl-load.c, dl-version.c).
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ MEANINGS: Final = (
     ),
     _row(
         r"\b40[13] client error|gated repo|GatedRepoError|RepositoryNotFoundError|LocalTokenNotFoundError"
-        r"|invalid username or password|access to (?:model|dataset) \S+ is restricted|not authorized"
-        r"|AccessDenied\b|ExpiredToken|NoCredentialsError",
+        r"|invalid username or password|access to (?:model|dataset) \S+ is restricted|not authorized|AccessDenied\b|ExpiredToken|NoCredentialsError",
         "what it wants to fetch is not open to it",
         _TOKEN,
         Fault.REMOTE_FILES,
@@ -138,20 +137,9 @@ MEANINGS: Final = (
 )
 
 
-_TOGETHER: Final = Fix(
-    "start all nodes of the job together, under an id that no earlier start has", ("torchrun --rdzv-id=$SLURM_JOB_ID …",)
-)
-# Of exceptions that speak of another process: what became of it.  torch/distributed/elastic/rendezvous.
-OF_OTHERS: Final = (
-    _row(
-        r"RendezvousClosed",
-        "torchrun's rendezvous was closed before this node joined: the others had ended, or an earlier start had its id",
-        _TOGETHER,
-    ),
-)
-
-
-def meaning(events: Iterable[Event], rows: Iterable[Meaning] = MEANINGS) -> tuple[Meaning, Event] | None:
+def meaning(events: Iterable[Event]) -> tuple[Meaning, Event] | None:
     """The meaning of these exceptions and the one that shows it; None: they say no more than that the program ended."""
     events = tuple(events)
-    return next(((row, e) for row in rows for e in events if row.pattern.search(f"{e.data.get('type', '')}: {e.text}")), None)
+    return next(
+        ((row, e) for row in MEANINGS for e in events if row.pattern.search(f"{e.data.get('type', '')}: {e.text}")), None
+    )

@@ -227,14 +227,7 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     if barrier:
         missing = next((f"rank {rank}" for e in barrier if (rank := e.data.get("missing") or e.data.get("peer"))), None)
         text = f"{missing or 'a rank'} did not come to the barrier"
-        if (counted := next((e.data for e in barrier if e.data.get("came")), None)) is not None:
-            text = (
-                f"{counted['came']} of {counted['all']} tasks came to the barrier: the others did not start, ended, or are late"
-            )
-            missing = None
-        yield Hypothesis(
-            "hang", Confidence.OPEN_PLUS, text, barrier, how="the logs of the tasks that did not come", subject=missing
-        )
+        yield Hypothesis("hang", Confidence.OPEN_PLUS, text, barrier, subject=missing)
     timeout = log.of("gloo_timeout")
     if timeout and not events:
         yield Hypothesis("hang", Confidence.OPEN_MINUS, "a Gloo operation waited for a rank that did not come", timeout)

@@ -50,16 +50,7 @@ _Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_f
 _Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]
 _Libfabric = Literal["ofi_init", "ofi_any", "ofi_request", "ofi_register"]
 _Gpu = Literal[
-    "cuda",
-    "cuda_alloc",
-    "driver",
-    "duplicate_gpu",
-    "fabric_manager",
-    "nvls_bind",
-    "multicast",
-    "nvlink_p2p",
-    "nvlink_degraded",
-    "nvml_unknown",
+    "cuda", "cuda_alloc", "driver", "duplicate_gpu", "fabric_manager", "nvls_bind", "multicast", "nvlink_p2p", "nvlink_degraded"
 ]
 _Ranks = Literal["version", "garbled", "sizes_differ", "order_differs", "variable", "rank_twice", "generic", "died", "diag"]
 _Torch = Literal[

@@ -18,12 +18,6 @@ PATTERNS: Final = (
         "fallocate|failed to extend|unable to allocate shared",
         rf"posix_fallocate failed ?: ?{ERRNO}|posix_fallocate failed|failed to extend (?P<path>\S+) to (?P<bytes>\d+) bytes(?:, error: {ERRNO.replace('errno', 'errno2')})?|Unable to allocate shared memory",
     ),
-    # src/misc/nvmlwrap.cc: NVML does not know a GPU that CUDA has given to the rank
-    row(
-        "nvml_unknown",
-        "bypcibusid",
-        r"nvmlDeviceGetHandleByPciBusId\w*\(?\)? failed: (?P<what>Not Found|Invalid Argument|No Permission|Insufficient Permissions)",
-    ),
     row(
         "shm_error",
         "shared memory|ncclshmopen|could not map /dev/shm|mmap of /dev/shm|shm_open failed",

@@ -378,7 +378,7 @@ class Parser:
     def _raised(self, raised: Raised, line: bytes) -> None:
         """An exception is news where no other family knows what it says."""
         kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
-        if not kinds & NOT_RAISED and (raised.own or not benign.of_others(raised.text)):
+        if not kinds & NOT_RAISED and not benign.of_others(raised.text):
             index = self._unnamed()
             self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds))
 

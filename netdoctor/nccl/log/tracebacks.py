@@ -37,7 +37,6 @@ class Raised(NamedTuple):
     file: str
     line: str
     ignored: bool  # by Python, which goes on
-    own: bool = False  # a file of the program's own is among its frames: no thread of a library by itself
 
 
 class _Open:
@@ -121,7 +120,7 @@ class Tracebacks:
         kind = (raised["type"] + (raised["of"] or b"")).decode("ascii", "replace")
         if at.headless and not raised["type"].decode("ascii", "replace").endswith(_NAMED):
             return None
-        return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored, at.own is not None)
+        return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
 
     def _mark(self, line: bytes) -> bytes | None:
         """The open traceback that a line goes on: all its lines begin alike, or only the first has a logger's mark."""
