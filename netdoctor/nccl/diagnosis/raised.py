@@ -1,9 +1,9 @@
 """What the words of an exception say of why a program ended, where these say more than that it did.
 
-Python prints the exceptions of a chain from the root on, so the last one may be a library's own name for what the first says.
-Sources: CPython (Modules/socketmodule.c, errno's texts), requests (models.py, raise_for_status), urllib3 (exceptions.py),
-huggingface_hub (errors.py, utils/_http.py), torch (caffe2/serialize/inline_container.cc, utils/cpp_extension.py), triton
-(runtime/build.py), vLLM and Ray (placement groups), glibc's loader (elf/dl-load.c, dl-version.c).
+Python prints the exceptions of a chain from the root on, so the last one may be a library's own name for what the first one says.
+Sources: CPython (Modules/socketmodule.c, Lib/http, errno.h's texts), requests (models.py, raise_for_status), urllib3
+(exceptions.py), huggingface_hub (errors.py, utils/_http.py), torch (caffe2/serialize/inline_container.cc), torch.utils.cpp_extension,
+triton (runtime/build.py), vLLM and Ray (placement groups), glibc's loader (elf/dl-load.c, dl-version.c).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOKEN: Final = Fix(
     ("hf auth whoami   # in the job: does it have HF_TOKEN, or HF_HOME of the one who logged in?",),
 )
 _OFFLINE: Final = Fix(
-    "let the node reach it (a proxy, its certificates), or fetch the files where it can be reached into a folder that all see",
+    "let the node reach it (a proxy, its certificates), or fetch the files once where it can be reached, into a folder that all nodes see",
     ("curl -sI <address>; env | grep -i _proxy", "export HF_HOME=<shared folder> HF_HUB_OFFLINE=1"),
 )
 _HUB: Final = Fix("name a model, file or revision that the hub has, or a folder that each node has")
@@ -75,23 +75,21 @@ _FEWER: Final = Fix(
 MEANINGS: Final = (
     _row(
         r"no space left on device|disk quota exceeded|stale file handle|read-only file system|\[errno (?:5|28|30|116|122)\]"
-        r"|PytorchStreamWriter failed writing|file write failed|iostream (?:stream )?error|IoError\("
-        r"|ENOSPC|EDQUOT|EROFS|ESTALE",
+        r"|PytorchStreamWriter failed writing|file write failed|iostream (?:stream )?error|IoError\(|ENOSPC|EDQUOT|EROFS|ESTALE",
         "what it wrote could not be written or read",
         _ROOM,
         Fault.STORAGE,
     ),
     _row(
         r"gaierror|name or service not known|temporary failure in name resolution|no address associated with (?:hostname|name)"
-        r"|nodename nor servname|NameResolutionError|failed to resolve|could not resolve (?:host|address)"
-        r"|name does not resolve",
+        r"|nodename nor servname|NameResolutionError|failed to resolve|could not resolve (?:host|address)|Name does not resolve",
         "a name does not resolve",
         _NAMES,
         Fault.NAME,
     ),
     _row(
-        r"\b40[13] client error|gated repo|GatedRepoError|RepositoryNotFoundError|LocalTokenNotFoundError"
-        r"|invalid username or password|access to (?:model|dataset) \S+ is restricted|not authorized|AccessDenied\b|ExpiredToken|NoCredentialsError",
+        r"\b40[13] client error|gated repo|GatedRepoError|RepositoryNotFoundError|LocalTokenNotFoundError|invalid username or password"
+        r"|access to (?:model|dataset) \S+ is restricted|not authorized|AccessDenied\b|ExpiredToken|NoCredentialsError",
         "what it wants to fetch is not open to it",
         _TOKEN,
         Fault.REMOTE_FILES,
@@ -105,15 +103,14 @@ MEANINGS: Final = (
     ),
     _row(r"\b429 client error|too many requests|rate limit", "it asked a server too often", _SLOWER, Fault.REMOTE_FILES),
     _row(
-        r"LocalEntryNotFoundError|couldn.t connect to .{0,40}huggingface|OfflineModeIsEnabled|max retries exceeded with url"
-        r"|ProxyError|SSLError|certificate verify failed|\b50[0234] server error|ReadTimeoutError|EndpointConnectionError",
+        r"LocalEntryNotFoundError|couldn.t connect to .{0,40}huggingface|OfflineModeIsEnabled|max retries exceeded with url|ProxyError"
+        r"|SSLError|certificate verify failed|\b50[0234] server error|ReadTimeoutError|EndpointConnectionError",
         "a server outside of the job did not answer",
         _OFFLINE,
         Fault.REMOTE_FILES,
     ),
     _row(
-        r"number of required GPUs exceeds|GPUs? requested exceeds|no GPU available|infeasible"
-        r"|placement group .{0,80}(?:timed out|cannot be)",
+        r"number of required GPUs exceeds|GPUs? requested exceeds|no GPU available|infeasible|placement group .{0,80}(?:timed out|cannot be)",
         "there are fewer GPUs than it asks for",
         _FEWER,
         Fault.RANKS,
@@ -127,8 +124,8 @@ MEANINGS: Final = (
     _row(r"version `?GLIBC|GLIBCXX_|CXXABI_", "a binary is of a newer system", _BINARY),
     _row(r"cannot open shared object file|image not found", "a library is not found", _LIBRARY),
     _row(
-        r"CUDA_HOME environment variable is not set|CUDA_HOME does not exist|failed to find C compiler|ninja is required"
-        r"|error building extension|\['?(?:gcc|g\+\+|cc|nvcc|ninja)\b|No such file or directory: '\S*(?:nvcc|gcc|ninja|ptxas)'",
+        r"CUDA_HOME environment variable is not set|CUDA_HOME does not exist|failed to find C compiler|ninja is required|error building extension"
+        r"|\['?(?:gcc|g\+\+|cc|nvcc|ninja)\b|No such file or directory: '\S*(?:nvcc|gcc|ninja|ptxas)'",
         "it compiles code, and has no compiler for it",
         _TOOLKIT,
     ),
