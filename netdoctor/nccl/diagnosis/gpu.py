@@ -48,7 +48,7 @@ def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     if full or any(Wording.NO_SPACE.within(e.text) for e in events):
         size = next((n for n in caught(events, "bytes") if n.isdecimal()), None)
         text = f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size else "/dev/shm is too small"
-        note = "NCCL_SHM_DISABLE=1 only moves the traffic to the network"
+        note = "NCCLSHARED_MEMORY_DISABLE=1 only moves the traffic to the network"
         yield Hypothesis("shm_disabled_or_small", Confidence.CERTAIN, text, events, Topic.SHARED_MEMORY, notes=(note,))
     elif events:
         text = "a shared-memory segment could not be made or opened: /dev/shm is full, absent, or another container's"

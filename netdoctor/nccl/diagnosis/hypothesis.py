@@ -58,8 +58,6 @@ class Fault(Word):
     HOST_MEMORY = "host memory exhausted"
     NODE = "node failed"
     STORAGE = "file system full or gone"
-    NAME = "name not resolved"
-    REMOTE_FILES = "files of a server outside"
     ECC = "memory error of a GPU"
     NO_GPU = "process sees no GPU"
 

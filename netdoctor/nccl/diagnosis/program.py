@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught, means
 from netdoctor.nccl.diagnosis.kinds import SIGNS
 from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
-from netdoctor.nccl.diagnosis.raised import meaning
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
-_READ = Fix("mend the program there: nothing in this log puts it down to the network")
+_READ = Fix("mend the program there; the network is not it")
 _ROOM = Fix(
     "lower the batch, the sequence or the model's share on that rank, or leave NCCL room for its buffers",
     ("nvidia-smi   # another process on that GPU?",),
+)
+_STORAGE = Fix(
+    "make room in the file system that the program writes to, or mount it again", ("df -h <folder>; df -i <folder>; quota -s",)
 )
 _KERNEL = Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …"))
 _SAME_WORLD = Fix(
@@ -36,9 +37,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     if first is None:
         if not raised and (alone := _without_traceback(log)) is not None:
             text = f"the program ended by an exception of its own, whose traceback is not in this log: {alone[1]}"
-            yield _ended(
-                Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, (alone[0],), _READ, fault=Fault.EXCEPTION), alone[:1]
-            )
+            yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, (alone[0],), _READ, fault=Fault.EXCEPTION)
         if raised and not (log.above_info("generic") and all(map(of_launcher, raised))):
             kind = raised[0].data.get("type", "an exception")
             inner = kind.partition("(")[2].rstrip(")")
@@ -50,35 +49,21 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     kind = first.data.get("type") or "whose name is beyond the end of the log,"
     place = f"{first.data.get('file') or '?'}:{first.data.get('at') or '?'}"
     who = author((first,))
+    said, fault = first.text[:200], Fault.EXCEPTION
     cause, fix = "rank_died", _READ
     if Wording.NOT_COMPILED.within(first.text):
         cause, fix = "cuda_driver_mismatch", _NEWER
+    # What the file system says stands in the exception, or in the one before it (torch.save reports it as its own).
+    full = next((e for e in (*raised, *log.of("trouble")) if Wording.STORAGE.within(e.text)), None)
+    if full is not None:
+        said, fix, fault = full.text[:200], _STORAGE, Fault.STORAGE
     confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.QUIET_MINUS
     if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
         confidence = Confidence.OPEN_MINUS  # something went wrong before
     ended = f"{'the program' if who == 'job' else who} ended by an exception of its own"
-    text = f"{ended}, {kind} at {place}: {first.text[:200] or 'the log breaks off'}"
-    found = Hypothesis(cause, confidence, text, (first,), fix, fault=Fault.EXCEPTION, subject=None if who == "job" else who)
-    # What the file system or a server says stands in the exception, or in the one before it (torch.save reports it as its own).
-    yield _ended(found, [e for e in (*raised, *log.of("trouble")) if after(log, e) is After.STOPPED])
-
-
-def _ended(found: Hypothesis, raised: Iterable[Event]) -> Hypothesis:
-    """With what the words of the exceptions mean."""
-    known = meaning(raised)
-    if known is None or found.cause != "rank_died":
-        return found
-    row, event = known
-    alone = any(event is e for e in found.events)
-    told = "" if alone else f": {event.text[:200]}"
-    return replace(
-        found,
-        cause=row.cause,
-        message=f"{row.said}{told}: {found.message}",
-        events=found.events if alone else (*found.events, event),
-        fix=row.fix,
-        fault=row.fault,
-    )
+    text = f"{ended}, {kind} at {place}: {said or 'the log breaks off'}"
+    lines = (first,) if full is None or full is first else (first, full)
+    yield Hypothesis(cause, confidence, text, lines, fix, fault=fault, subject=None if who == "job" else who)
 
 
 # Python's own, of a mistake in a program: what libraries raise for what they met is of other types.

@@ -30,7 +30,7 @@ _UNSTARTED: Final = {
     "unhealthy": "the kubelet did not admit a pod: its node has no healthy device of those that the pod asks for",
     "slots": "the launcher has fewer slots, or less of a resource, than the job asks for: it started nothing",
 }
-_FIRST = Fix("read the log of the first rank that failed, from its end backwards")
+_FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
 _PEERS = Fix("read the log of the first rank that failed, from its end backwards; these lines show no fault of the network")
 COMPARE = Fix("compare the ranks' collectives", ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "torchfrtrace   # flight recorder"))
 

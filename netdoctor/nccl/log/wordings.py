@@ -20,6 +20,9 @@ class Wording(Enum):
     NOT_INSERTED = "could not insert"  # modprobe
     OF_A_POD = r"\bpods?[ /]|kubelet|OOMKilled|Evicted|NodeNotReady|CrashLoopBackOff|ImagePull"
     MEMORY_GROUP = "memory cgroup|oom_kill event|OOMKilled"  # Linux mm/memcontrol.c, slurmstepd, kubelet
+    STORAGE = (
+        "no space left on device|disk quota exceeded|stale file handle|read-only file system"  # ENOSPC, EDQUOT, ESTALE, EROFS
+    )
     ABORTED = "(?-i:Aborted)"  # strsignal(SIGABRT), as a shell or srun reports it
     EXIT_OF_ABORT = "134"  # 128 + SIGABRT
     REMOTE = "remote"  # ncclRemoteError, and its text
