@@ -99,8 +99,8 @@ PATTERNS: Final = (
     row("gloo_timeout", "waiting", r"Timed out waiting \d+ms for (?:send|recv) operation to complete"),
     row(
         "barrier",
-        "monitoredbarrier|waiting for send/recv from rank|barrier timed out",
-        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Barrier timed out\. (?:Barrier_id|Id): \S+ |Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
+        "monitoredbarrier|waiting for send/recv from rank|barrier timed out|reached the barrier",
+        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Barrier timed out\. (?:Barrier_id|Id): \S+ |# of tasks that reached the barrier: \d|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
         follow=8,
     ),
     row(
@@ -200,7 +200,7 @@ PATTERNS: Final = (
     row(
         "gpu_lost",
         "gpu is lost|fallen off the bus|device handle for gpu|gpu has fallen",
-        r"^(?!.*NVRM: Xid).*(?:GPU is lost|fallen off the bus)|Unable to determine the device handle for GPU ?(?P<gpu>\S*)",
+        r"^.*NVRM: (?:The NVIDIA )?GPU (?P<gpu2>[\da-fA-F]{4,8}:[\da-fA-F:.]+).{0,80}fallen off the bus|^(?!.*NVRM: Xid).*(?:GPU is lost|fallen off the bus)|Unable to determine the device handle for GPU ?(?P<gpu>\S*)",
     ),
     row(
         "kernel_assert",
