@@ -9,7 +9,7 @@ import pytest
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.facts import layers
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.job import Expected
 from netdoctor.facts.launcher import Launcher
