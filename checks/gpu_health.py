@@ -72,6 +72,7 @@ RECOVERY = {
 }
 UNKNOWN = ("the driver wants it recovered", cost.STOPS)
 HARMLESS = (Action.NONE, Action.RESTART)
+REPLACED, PROHIBITED = ": to be replaced", "its compute mode prohibits CUDA"
 MEMORY, ERROR, SLOW, BUS = "gpu_memory", "gpu_error", "gpu_slow", "link_degraded"
 
 
@@ -96,15 +97,13 @@ RULES = (
         MEMORY,
         cost.STOPS,
     ),
-    Rule("memory repairs", "remapped", lambda rows: rows[3], "a row could not be remapped: to be replaced", MEMORY, cost.STOPS),
+    Rule("memory repairs", "remapped", lambda rows: rows[3], f"a row could not be remapped{REPLACED}", MEMORY, cost.STOPS),
     Rule("memory repairs", "remapped", lambda rows: rows[2], "a row waits for a reset to be remapped", MEMORY, cost.MIGHT),
-    Rule(
-        "memory repairs", "retired", lambda n: n >= MOST_PAGES, "so many retired pages: to be replaced", MEMORY, cost.SOMETIMES
-    ),
+    Rule("memory repairs", "retired", lambda n: n >= MOST_PAGES, f"so many retired pages{REPLACED}", MEMORY, cost.SOMETIMES),
     Rule("memory repairs", "retired_pending", bool, "a page waits for a reset to be retired", MEMORY, cost.MIGHT),
-    Rule("ECC", "sram_threshold", bool, "too many errors of its SRAM: to be replaced", MEMORY, cost.SOMETIMES),
+    Rule("ECC", "sram_threshold", bool, f"too many errors of its SRAM{REPLACED}", MEMORY, cost.SOMETIMES),
     Rule("InfoROM", "inforom", lambda holds: not holds, "its InfoROM is corrupted", ERROR, cost.MIGHT),
-    Rule("compute mode", "compute_mode", lambda mode: mode == 2, "its compute mode prohibits CUDA", ERROR, cost.STOPS),
+    Rule("compute mode", "compute_mode", lambda mode: mode == 2, PROHIBITED, ERROR, cost.STOPS),
     Rule("temperature", "hot", bool, "as hot as makes the hardware lower its clocks", SLOW, HALVED),
     Rule(
         "BAR1", "bar1", lambda b: 0 <= b[0] - b[1] < LEAST_BAR1, "its BAR1 is full: RDMA cannot map more", ERROR, cost.SOMETIMES
@@ -116,6 +115,12 @@ MENDS = {
     ERROR: ("drain the node and reset the GPU; ask the vendor where it comes again", "dmesg | grep -i -e xid -e {}"),
     SLOW: ("see to its cooling, power supplies and limits", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {}"),
     BUS: ("reseat the card or its riser, and look for errors of the link", "lspci -vv -s {} | grep -e LnkSta -e DevSta"),
+}
+# Some need another than their cause: what is to be replaced no reset mends (NVIDIA GPU Memory Error Management, RMA Policy).
+REPLACE = ("drain the node and have the GPU replaced: a reset does not mend this", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}")
+OWN_MENDS = {
+    **dict.fromkeys((rule.words for rule in RULES if rule.words.endswith(REPLACED)), REPLACE),
+    PROHIBITED: ("let programs compute on it", "nvidia-smi -i {} -c DEFAULT"),
 }
 Wrong = tuple[str, str, Loss]  # cause, words, what it takes
 
@@ -248,7 +253,7 @@ def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding
     for cause in dict.fromkeys(cause for cause, _, _ in every):
         some = [(words, loss) for name, words, loss in every if name == cause]
         worst = max((loss for _, loss in some), key=lambda loss: (loss.severity.rank, loss.share or 0))
-        summary, command = MENDS[cause]
+        summary, command = _mend(cause, [words for words, _ in some])
         yield fail(
             f"{subject}: {'; '.join(words for words, _ in some)}",
             subject=subject,
@@ -256,6 +261,11 @@ def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding
             loss=worst,
             fix=Fix(f"{place}{summary}", (command.format(subject.split(" ")[1]),)),
         )
+
+
+def _mend(cause: str, words: list[str]) -> tuple[str, str]:
+    own = [OWN_MENDS[one] for one in words if one in OWN_MENDS]
+    return REPLACE if REPLACE in own else own[0] if len(own) == len(words) else MENDS[cause]
 
 
 def _rebooted(recovery: int | Unavailable, found: Finding, place: str) -> Finding:
