@@ -159,6 +159,16 @@ _CUDA_FAILURES: Final = (
         ),
     ),
     _CudaFailure(
+        "uncorrectable nvlink",  # cudaErrorNvlinkUncorrectable
+        Hypothesis(
+            "gpu_error",
+            Confidence.STRONG_MINUS,
+            "an NVLink of a GPU had an error that it could not correct: {what}",
+            how="dmesg | grep -i xid   # 74; nvidia-smi nvlink -e; nvidia-smi nvlink -s",
+        ),
+        Hypothesis("link_degraded", Confidence.OPEN, "an NVLink, its bridge or its switch may be bad"),
+    ),
+    _CudaFailure(
         "ecc|uncorrectable",
         Hypothesis(
             "other",
