@@ -16,7 +16,7 @@ from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Fix
 from netdoctor.nccl.gpudirect import Mechanisms, NoGdr
-from netdoctor.nccl.rdma_access import CGROUP, Step
+from netdoctor.nccl.rdma_access import CGROUP, PORT_UP, Step
 
 # Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table).
 _NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
@@ -168,7 +168,7 @@ def fix_rdma_device(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
             ("hostNetwork: true, or an SR-IOV network whose RDMA device moves with its interface",),
         )
     if step is Step.PORT:
-        return Fix("bring the port up: cable, switch port, subnet manager", (f"ibstat {device.name}", "sminfo"))
+        return Fix(PORT_UP, (f"ibstat {device.name}   # State, Physical state", "sminfo"))
     return Fix("see why the node does not open", (f"strace -f -e openat ibv_devinfo -d {device.name}",))
 
 

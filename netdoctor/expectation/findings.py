@@ -10,6 +10,7 @@ from typing import Final
 from netdoctor.causes.cost import infiniband_packets, less, roce_frames
 from netdoctor.expectation.model import Comparison, Quantity, Shortfall, Source, judged
 from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
+from netdoctor.nccl.rdma_access import PORT_UP
 
 _LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
 CAUSES: Final = {
@@ -166,7 +167,7 @@ _FIXES: Final = {
     Quantity.WIDTH: _PCI,
     Quantity.SPEED: _PCI,
     Quantity.RATE: _CABLE,
-    Quantity.PORTS: _CABLE,
+    Quantity.PORTS: (PORT_UP, "ibstat {}   # State, Physical state", "sminfo", "rdma link show | grep {}"),
     Quantity.LANES: _CABLE,
     Quantity.INTERFACE: _CABLE,
     Quantity.INTERFACE_SPEED: _INTERFACE,
