@@ -87,7 +87,7 @@ GDR_ROWS: Final = (
     Row(
         "a driver without GPUDirect (a vGPU)",
         Scene(tree=NO_PEERMEM, cuda="attr116=0\nattr124=0"),
-        {GDR: "unknown: the driver offers no GPUDirect RDMA"},
+        {GDR: "unknown: the driver offers no GPUDirect RDMA", "pci.path": "skip"},
     ),
     Row(
         "a GPU of which the driver does not tell",
@@ -142,7 +142,8 @@ BACKEND_ROWS: Final = (
         Scene(env={"LD_LIBRARY_PATH": "IBVERBS"}),
         {BACKEND: "unknown: no driver library shows any"},
         dict.fromkeys(
-            (GDR, HARDWARE, RDMA, VERSION, PLUGIN, PORTS, CPU, SHM, *OF_HARDWARE), "neither NVML nor libcuda is there"
+            (GDR, HARDWARE, RDMA, VERSION, PLUGIN, PORTS, CPU, SHM, "process.limits", *OF_HARDWARE),
+            "neither NVML nor libcuda is there",
         ),
     ),
 )

@@ -31,10 +31,10 @@ CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: 
 # Without a usable RDMA device sockets carry the data, and these judge what they had no reason to judge.
 BY_SOCKETS: Final = dict.fromkeys((BUFFERS, CPU, IFNAME), "sockets carry the data now")
 NVML_GONE: Final = dict.fromkeys(
-    (GDR, CPU, RDMA, HEALTH, FABRIC, MAPPING, "hardware.gpus", "hardware.rails", "hardware.site"),
+    (GDR, CPU, RDMA, HEALTH, FABRIC, MAPPING, "pci.path", "hardware.gpus", "hardware.rails", "hardware.site"),
     "which GPU sits where is known from NVML",
 )
-OF_GPUS: Final = ("gpu.fabric", "gpu.health", "gpu.mapping")
+OF_GPUS: Final = ("gpu.dcgm", "gpu.fabric", "gpu.health", "gpu.mapping", "pci.path")
 OF_HARDWARE: Final = ("hardware.hca", "hardware.gpus", "hardware.links", "hardware.rails", "hardware.site", *OF_GPUS)
 UNPRIVILEGED: Final = "setpriv --bounding-set -all --inh-caps -all"  # root without CAP_DAC_OVERRIDE is a user like others
 
