@@ -69,9 +69,15 @@ def _meeting(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.proven and cluster.hosts.keys() - {cluster.nodes.rank}:
         text = "nothing shows that the nodes which met are those of this job: there is neither a token nor MUNGE"
         yield unknown(text, subject="meeting", how=TOKEN)
+    if not _went(cluster):
+        return
     tried, every = cluster.ways()
-    if tried < every and cluster.reach and cluster.run is not None and cluster.run.finished:
-        yield ok(f"{tried:,} of {every:,} ways between nodes were tried, as many from and to each node", subject="ways")
+    left_out = cluster_network.left_out(cluster)
+    for text in left_out:
+        how = "run it again; ulimit -u and -n of the node, which tries each way in a thread of its own"
+        yield unknown(f"{text}: only the all-reduce's own connections are known of it", subject="ways", how=how)
+    if tried < every and not left_out:
+        yield ok(f"{tried:,} of {every:,} ways between nodes were tried, some from and some to each node", subject="ways")
 
 
 def _master(cluster: Cluster) -> Iterator[Fault]:

@@ -73,6 +73,7 @@ def allreduce_run(
         _judge,
         sockets=transport.network_family(wanted or "") == SOCKET,
         files=kernel.limit("nofile") if vantage.job_user else None,
+        ask=layers.given_none(gpus, vantage) or ASK,
         exclusive={seen.ordinal for seen, gpu in gpus.of_the_job or () if gpu is not None and state.exclusive(gpu.uuid)},
     )
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
@@ -126,16 +127,18 @@ def _judge(
     there: Accelerator | Unavailable | None,
     *,
     sockets: bool,
+    ask: str,
     files: int | Unavailable | None = None,
     exclusive: Collection[int] = (),
 ) -> Finding:
-    """`files` is the job's own limit of open files; None: what limits are seen here are not the job's.  On GPUs that are
+    """`ask` is what to do where torch leaves GPUs alone.
+    `files` is the job's own limit of open files; None: what limits are seen here are not the job's.  On GPUs that are
     `exclusive` one process alone may compute."""
     measured: dict[str, object] = {"seconds": round(run.seconds, 3), **({"reason": run.reason} if run.reason else {})}
     if run.abandoned:
         measured["left_behind"] = run.abandoned
     if run.state == State.FINISHED:
-        found = _finished(run, there, sockets, measured)
+        found = _finished(run, there, sockets, measured, ask)
     elif run.state == State.FAILED and _one_alone(run, exclusive):
         text = "two ranks on one GPU did not run: its compute mode lets one process alone compute, but by MPS"
         found = unknown(text, how="two GPUs or two nodes; nvidia-smi -c DEFAULT for a while", measured=measured)
@@ -146,7 +149,8 @@ def _judge(
         how = _HOW[run.obstacle] if run.obstacle else AGAIN
         say = partial(fail, cause="fabric_manager") if run.obstacle is Obstacle.NOT_READY else unknown
         measured.pop("reason", None)  # the message has it
-        found = say(f"the all-reduce {what}: {run.reason}", how=how, measured=measured, state=run.state)
+        measured = {} if run.state == State.NOT_STARTED and not run.abandoned else measured
+        found = say(f"the all-reduce {what}: {run.reason}", how=how, measured=measured)
     if isinstance(run, CommonRun) and not run.proven and found.status is Status.FAIL:
         text = f"{found.message}: so nodes told that did not prove to be of this run"
         found = unknown(text, how="see allreduce.nodes", measured=found.measured)
@@ -159,7 +163,9 @@ def _one_alone(run: Run, exclusive: Collection[int]) -> bool:
     return not shared.isdisjoint(exclusive)
 
 
-def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, measured: dict[str, object]) -> Finding:
+def _finished(
+    run: Run, there: Accelerator | Unavailable | None, sockets: bool, measured: dict[str, object], ask: str
+) -> Finding:
     wrong = {r.rank: r.wrong for r in run.ranks if r.wrong}
     if run.verified is False or wrong:
         return fail(
@@ -202,7 +208,7 @@ def _finished(run: Run, there: Accelerator | Unavailable | None, sockets: bool, 
     if there:
         what = there.nvidia or there.others
         why = "the job's torch does not use it" if there.nvidia else "netdoctor does not judge it"
-        how = ASK if there.nvidia else "the vendor's own test: all_reduce_perf of rccl-tests for AMD"
+        how = ask if there.nvidia else "the vendor's own test: all_reduce_perf of rccl-tests for AMD"
         return unknown(f"{text}: {what} here, but {why}", how=how, measured=measured)
     return unknown(f"{text}: whether there is an accelerator could not be read ({there})", measured=measured)
 

@@ -33,6 +33,7 @@ from netdoctor.api import (
     count,
     expectation,
     fail,
+    layers,
     missing,
     ok,
     skip,
@@ -41,7 +42,8 @@ from netdoctor.api import (
     without_p2p,
 )
 
-FABRIC, PEERS, LINKS, IMEX, NVLS, DRIVER = "fabric", "peer access", "NVLinks under load", "IMEX", "NVLS", "driver"
+FABRIC, PEERS, LINKS, NVLS, DRIVER = "fabric", "peer access", "NVLinks under load", "NVLS", "driver"
+IMEX, DOMAIN = "IMEX", "IMEX domain"
 MANAGER, LINK = "fabric_manager", "link_degraded"
 STATES = {1: "has not begun to register", 2: "is still registering"}  # nvmlGpuFabricState_t; 0: in no fabric, 3: completed
 # NVML_GPU_FABRIC_HEALTH_MASK_*: shift, width, values that are wrong, what they mean, cause, what it takes.
@@ -56,7 +58,12 @@ HEALTH: tuple[tuple[int, int, frozenset[int], str, str, Loss], ...] = (
 )
 # Sent again or trained anew, a second, on one link.  DCGM warns of one (dcgmHealthCheck, NVLink); ten leave room for chance.
 ERRORS = 10
+# DcgmImexDaemonStatus (DCGM, dcgmlib/src/DcgmImexManager.cpp): it runs, and serves nobody yet.
+BEGUN = frozenset(
+    {"INITIALIZING", "STARTING_AUTH_SERVER", "WAITING_FOR_PEERS", "WAITING_FOR_RECOVERY", "INIT_GPU", "SHUTTING_DOWN"}
+)
 P2P = {1: "the chipset", 2: "the GPU", 3: "the I/O hub", 4: "a registry key of the driver", 5: "something", 6: "an unknown"}
+SWITCHES = "journalctl -u nvidia-fabricmanager; nvidia-smi -q | grep -A4 Fabric"
 HOPPER = (9, 0)  # the first whose NVSwitches reduce (NCCL src/transport/nvls.cc)
 START = Fix(
     "start the Fabric Manager of the driver's version",
@@ -80,7 +87,8 @@ def gpu_fabric(
         yield nothing
         return
     if isinstance(fabric.not_ready, Unavailable):
-        yield unknown(f"whether the driver is ready could not be read: {fabric.not_ready}", subject=DRIVER)
+        how = layers.given_none(gpus, vantage)
+        yield unknown(f"whether the driver is ready could not be read: {fabric.not_ready}", subject=DRIVER, how=how)
     elif fabric.not_ready:
         yield _not_ready(pci, state)
     if isinstance(state.gpus, Unavailable):
@@ -91,6 +99,8 @@ def gpu_fabric(
     yield from _peers(own, state, gpus, pci)
     yield from _rising(own, load, gpus, vantage)
     if (found := _imex(own, fabric, environ, vantage)) is not None:
+        yield between_nodes(found, job)
+    if (found := _imex_domain(own, fabric, vantage)) is not None:
         yield between_nodes(found, job)
     if (found := _nvls(pci, gpus, baseline)) is not None:
         yield found
@@ -215,7 +225,7 @@ def _rising(own: tuple[GpuState, ...], load: GpuLoad, gpus: Gpus, vantage: Vanta
     if not any(gpu.nvlinks for gpu in gpus.all or ()):
         return
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
-        yield unknown("errors of NVLinks under load were not seen: no all-reduce ran here", subject=LINKS)
+        yield unknown(f"errors of NVLinks under load were not seen: {load.why_not}", subject=LINKS)
         return
     most, found = ERRORS * max(1.0, load.seconds), list[Finding]()
     links = {gpu.uuid: len(gpu.nvlinks or ()) for gpu in gpus.all or ()}
@@ -282,20 +292,63 @@ def _imex(own: tuple[GpuState, ...], fabric: Fabric, environ: Environ, vantage: 
     )
 
 
+def _imex_domain(own: tuple[GpuState, ...], fabric: Fabric, vantage: Vantage) -> Finding | None:
+    """The IMEX daemon of this node, where nvidia-imex-ctl is there, and its connections to the other nodes of its domain.
+
+    What nvidia-imex-ctl calls the domain is no evidence: it says DEGRADED of healthy ones (NVIDIA/ai-cloud-validation,
+    imex_departure_test.py).  A daemon that does not run may be meant so: a ComputeDomain's runs in a pod (NVIDIA/DCGM#308).
+    """
+    told = fabric.imex
+    if isinstance(told, Unavailable):
+        if not own or told.kind in (Kind.ABSENT, Kind.UNSUPPORTED):
+            return None
+        return unknown(f"the IMEX domain could not be read: {told}", subject=DOMAIN, how="nvidia-imex-ctl -N -j")
+    logs = ("nvidia-imex-ctl -N", "journalctl -u nvidia-imex", "cat /etc/nvidia-imex/nodes_config.cfg")
+    place = expectation.place(vantage)
+    if told.daemon in BEGUN:
+        text = f"the IMEX daemon of this node is not ready ({told.daemon}): memory of other nodes cannot be reached over NVLink"
+        mend = Fix(f"{place}see which node of its domain it waits for, and start IMEX there", logs)
+        return fail(text, subject=DOMAIN, cause="imex", loss=cost.STOPS, fix=mend)
+    if told.daemon != "READY":
+        text = (
+            f"the IMEX daemon of this node does not serve ({told.daemon}): a fault, unless one of a ComputeDomain's pods does"
+        )
+        return unknown(text, subject=DOMAIN, how="systemctl status nvidia-imex; kubectl get computedomains -A")
+    if isinstance(told.peers, Unavailable):
+        return unknown(f"the IMEX domain could not be read: {told.peers}", subject=DOMAIN, how="nvidia-imex-ctl -N -j")
+    if told.lost and len(told.lost) == len(told.peers):
+        text = f"the IMEX daemon of this node is connected to none of the {count(len(told.peers), 'other node')} of its domain"
+        mend = Fix(
+            f"{place}see whether the nodes of its list are up and reach each other (TCP 50000), with one list on all", logs
+        )
+        return fail(text, subject=DOMAIN, cause="imex", loss=cost.STOPS, fix=mend)
+    if told.lost:
+        text = f"IMEX is not connected to {', '.join(told.lost[:3])}{' and others' if told.lost[3:] else ''}"
+        return unknown(f"{text}: a fault if the job has ranks there", subject=DOMAIN, how="nvidia-imex-ctl -N")
+    if not told.peers:
+        return unknown("the IMEX domain has no node but this one", subject=DOMAIN, how="cat /etc/nvidia-imex/nodes_config.cfg")
+    return ok(f"IMEX is connected to all nodes of its domain: {count(len(told.peers), 'other node')}", subject=DOMAIN)
+
+
 def _nvls(pci: Pci, gpus: Gpus, baseline: Baseline) -> Finding | None:
-    """What NCCL's own log says, where all NVSwitches and GPUs that can reduce are there."""
+    """What NCCL's own log says, where all NVSwitches and GPUs that can reduce are there; without a run what libcuda says, whom
+    NCCL asks (src/transport/nvls.cc)."""
     able = [gpu.mig is False and (gpu.capability or (0, 0)) >= HOPPER for gpu in gpus.all or ()]
     lost = missing(gpus.all, *(x for gpu in gpus.all or () for x in (gpu.capability, gpu.mig)), pci.nvswitches)
     if lost is None and (not pci.nvswitches or len(able) < 2 or not all(able)):
         return None
+    multicast = [one.multicast for one in gpus.visible or ()]
+    if lost is None and isinstance(baseline.run, Unavailable) and multicast and missing(*multicast) is None:
+        if all(multicast):
+            return unknown("libcuda says that NVSwitches can reduce (NVLS), and no all-reduce ran to show it", subject=NVLS)
+        text = "libcuda says that the NVSwitches do not reduce for these GPUs (NVLS), though both could: whether that is meant"
+        return unknown(f"{text} is not known", subject=NVLS, how=SWITCHES)
     if lost is not None or isinstance(baseline.run, Unavailable):
-        return unknown(
-            f"whether NVLS is available is not known: {lost if lost is not None else 'no all-reduce ran here'}", subject=NVLS
-        )
+        return unknown(f"whether NVLS is available is not known: {missing(lost, baseline.run)}", subject=NVLS)
     log = transport.log_of(baseline.nccl_run) if baseline.nccl_run is not None else None
     if log is None or log.nvls is None:
         return None
     if log.nvls:
         return ok("NCCL's log says that NVLS is available", subject=NVLS)
     text = "NCCL's log says that NVLS is not available, though these NVSwitches can reduce: whether that is meant is not known"
-    return unknown(text, subject=NVLS, how="journalctl -u nvidia-fabricmanager; nvidia-smi -q | grep -A4 Fabric")
+    return unknown(text, subject=NVLS, how=SWITCHES)

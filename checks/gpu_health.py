@@ -3,7 +3,8 @@
 NVML tells ECC errors, remapped rows, retired pages, what lowers the clocks, and whether the driver wants a reset; the
 kernel's log has its errors (Xid, SXid) since boot, by NVIDIA's catalogue.  Power limit, ECC, modes and BAR1 are those of the
 node's other GPUs of that model, and so are the clocks while the all-reduce runs.  A power limit below the board's own default
-is named where the site does not say what it wants (expected.gpu_power_limit_w, which hardware.site judges).
+is named where the site does not say what it wants (expected.gpu_power_limit_w, which hardware.site judges), and so are clocks
+far below the board's own that no reason of NVML's explains (expected.gpu_clock_mhz).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from netdoctor.api import (
     unknown,
 )
 
-SUBJECT, LOG, LOAD, POWER = "GPUs", "kernel log", "GPUs under load", "power limit"
+SUBJECT, LOG, LOAD, POWER, LOCK = "GPUs", "kernel log", "GPUs under load", "power limit", "clock lock"
 MOST_PAGES = 60  # retired pages: NVIDIA replaces the board (Dynamic Page Retirement, RMA Policy)
 LEAST_BAR1 = 64 << 20  # bytes that are free: 16 channels of NCCL's buffers of 4 MiB (NCCL_BUFFSIZE)
 # nvml.h, nvmlClocksEventReasonHwSlowdown: "reducing the core clocks by a factor of 2 or more"
@@ -71,6 +72,7 @@ RECOVERY = {
 }
 UNKNOWN = ("the driver wants it recovered", cost.STOPS)
 HARMLESS = (Action.NONE, Action.RESTART)
+REPLACED, PROHIBITED = ": to be replaced", "its compute mode prohibits CUDA"
 MEMORY, ERROR, SLOW, BUS = "gpu_memory", "gpu_error", "gpu_slow", "link_degraded"
 
 
@@ -95,15 +97,13 @@ RULES = (
         MEMORY,
         cost.STOPS,
     ),
-    Rule("memory repairs", "remapped", lambda rows: rows[3], "a row could not be remapped: to be replaced", MEMORY, cost.STOPS),
+    Rule("memory repairs", "remapped", lambda rows: rows[3], f"a row could not be remapped{REPLACED}", MEMORY, cost.STOPS),
     Rule("memory repairs", "remapped", lambda rows: rows[2], "a row waits for a reset to be remapped", MEMORY, cost.MIGHT),
-    Rule(
-        "memory repairs", "retired", lambda n: n >= MOST_PAGES, "so many retired pages: to be replaced", MEMORY, cost.SOMETIMES
-    ),
+    Rule("memory repairs", "retired", lambda n: n >= MOST_PAGES, f"so many retired pages{REPLACED}", MEMORY, cost.SOMETIMES),
     Rule("memory repairs", "retired_pending", bool, "a page waits for a reset to be retired", MEMORY, cost.MIGHT),
-    Rule("ECC", "sram_threshold", bool, "too many errors of its SRAM: to be replaced", MEMORY, cost.SOMETIMES),
+    Rule("ECC", "sram_threshold", bool, f"too many errors of its SRAM{REPLACED}", MEMORY, cost.SOMETIMES),
     Rule("InfoROM", "inforom", lambda holds: not holds, "its InfoROM is corrupted", ERROR, cost.MIGHT),
-    Rule("compute mode", "compute_mode", lambda mode: mode == 2, "its compute mode prohibits CUDA", ERROR, cost.STOPS),
+    Rule("compute mode", "compute_mode", lambda mode: mode == 2, PROHIBITED, ERROR, cost.STOPS),
     Rule("temperature", "hot", bool, "as hot as makes the hardware lower its clocks", SLOW, HALVED),
     Rule(
         "BAR1", "bar1", lambda b: 0 <= b[0] - b[1] < LEAST_BAR1, "its BAR1 is full: RDMA cannot map more", ERROR, cost.SOMETIMES
@@ -115,6 +115,12 @@ MENDS = {
     ERROR: ("drain the node and reset the GPU; ask the vendor where it comes again", "dmesg | grep -i -e xid -e {}"),
     SLOW: ("see to its cooling, power supplies and limits", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {}"),
     BUS: ("reseat the card or its riser, and look for errors of the link", "lspci -vv -s {} | grep -e LnkSta -e DevSta"),
+}
+# Some need another than their cause: what is to be replaced no reset mends (NVIDIA GPU Memory Error Management, RMA Policy).
+REPLACE = ("drain the node and have the GPU replaced: a reset does not mend this", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}")
+OWN_MENDS = {
+    **dict.fromkeys((rule.words for rule in RULES if rule.words.endswith(REPLACED)), REPLACE),
+    PROHIBITED: ("let programs compute on it", "nvidia-smi -i {} -c DEFAULT"),
 }
 Wrong = tuple[str, str, Loss]  # cause, words, what it takes
 
@@ -151,7 +157,7 @@ def gpu_health(
     if not expected.gpu_power_limit_w:
         named = {one.subject for one in alike if one.status is Status.FAIL and one.cause == SLOW}
         yield from _capped([gpu for gpu in own if gpu.place not in named], len(own))
-    yield from _under_load(own, load, place)
+    yield from _under_load(own, load, expected, place)
     yield from _reported(log, own, state.gpus, pci, vantage)
 
 
@@ -247,7 +253,7 @@ def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding
     for cause in dict.fromkeys(cause for cause, _, _ in every):
         some = [(words, loss) for name, words, loss in every if name == cause]
         worst = max((loss for _, loss in some), key=lambda loss: (loss.severity.rank, loss.share or 0))
-        summary, command = MENDS[cause]
+        summary, command = _mend(cause, [words for words, _ in some])
         yield fail(
             f"{subject}: {'; '.join(words for words, _ in some)}",
             subject=subject,
@@ -257,6 +263,11 @@ def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding
         )
 
 
+def _mend(cause: str, words: list[str]) -> tuple[str, str]:
+    own = [OWN_MENDS[one] for one in words if one in OWN_MENDS]
+    return REPLACE if REPLACE in own else own[0] if len(own) == len(words) else MENDS[cause]
+
+
 def _rebooted(recovery: int | Unavailable, found: Finding, place: str) -> Finding:
     """The mend that the driver itself asks for."""
     if found.cause != ERROR or recovery not in REBOOT:
@@ -264,10 +275,29 @@ def _rebooted(recovery: int | Unavailable, found: Finding, place: str) -> Findin
     return replace(found, fix=Fix(f"{place}drain the node and reboot it: a reset of the GPU is not enough", ("nvidia-smi -q",)))
 
 
-def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterator[Finding]:
+def _locked(own: tuple[GpuState, ...], load: GpuLoad, wrong: Iterable[str]) -> Iterator[Finding]:
+    """Far below what their boards can, with neither heat nor power to explain it: what `nvidia-smi -lgc` and -ac do, on purpose
+    or not.  Those of all GPUs differ from none of their like."""
+    named = {one.removesuffix(" under load") for one in wrong}
+    low, lost = expectation.held_low(tuple(gpu for gpu in own if gpu.place not in named), load)
+    if low:
+        which = "; ".join(f"{n} of {len(own)} at {now} MHz, their boards can {most} MHz" for (now, most), n in low.items())
+        why = "NVML names neither heat nor power: the choice of this site, or a lock that somebody left"
+        yield unknown(
+            f"the GPUs' clocks are held low under load: {which}, and {why}",
+            subject=LOCK,
+            how="nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc and -rac take locks away; state expected.gpu_clock_mhz in "
+            "the configuration where it is meant",
+            sources=["device"],
+        )
+    elif lost is not None:
+        yield unknown(f"whether the GPUs' clocks are held low could not be read: {lost}", subject=LOCK)
+
+
+def _under_load(own: tuple[GpuState, ...], load: GpuLoad, expected: Expected, place: str) -> Iterator[Finding]:
     """Beside the all-reduce: what lowered their clocks, which of them stayed behind its like, what PCIe had to send again."""
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
-        yield unknown("how the GPUs run under load was not seen: no all-reduce ran here", subject=LOAD)
+        yield unknown(f"how the GPUs run under load was not seen: {load.why_not}", subject=LOAD)
         return
     seen = [(gpu, load.gpus.get(str(gpu.uuid))) for gpu in own]
     found: list[Finding] = []
@@ -277,20 +307,22 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, place: str) -> Iterato
         if one and isinstance(one.replays, int) and one.replays > REPLAYS * max(1.0, load.seconds):
             wrong.append((BUS, "its PCIe link sent packets again and again", cost.MIGHT))
         found += _fails(f"{gpu.place} under load", wrong, place)
-    clocks = expectation.clocks(own, load)
+    clocks = expectation.clocks(own, load, expected.gpu_clock_mhz or None)
     found += [
         one for one in expectation.findings(clocks, expectation.About(LOAD, len(own), True, place)) if one.subject != LOAD
     ]
     yield from found
+    held = [] if expected.gpu_clock_mhz else list(_locked(own, load, (one.subject for one in found)))
+    yield from held
     counted = [v for _, one in seen if one for v in (one.reasons, one.replays)]
     lost = missing(*(v for _, one in seen if one for v in (one.samples, one.clock)))
     lost = missing(lost, *(v for v in counted if not _is(v, Kind.UNSUPPORTED)))
     if lost is not None or any(one is None for _, one in seen):
         why = "NVML did not show it" if lost is None else lost
         yield unknown(f"how a GPU runs under load was not seen: {why}", subject=LOAD)
-    elif not clocks.expectations and not found:
+    elif not clocks.expectations and not found and not held:
         yield skip("no two GPUs were busy for so long that their clocks would tell", subject=LOAD)
-    elif not found:
+    elif not found and not held:
         told = sum(value is not None for part in clocks.parts for value in part.has.values())
         which = "the GPUs" if told == len(own) else f"{told} of {len(own)} GPUs"
         yield ok(f"the clocks of {which} while the all-reduce ran are alike", subject=LOAD)

@@ -62,7 +62,7 @@ def gpu_mapping(pci: Pci, gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: En
         return
     lost = missing(gpus.all, gpus.visible, environ.variables, environ.launcher)
     if lost is not None or isinstance(environ.launcher, Unavailable):
-        yield unknown(f"which rank gets which GPU could not be read: {lost}", how="nvidia-smi -L, here and on the node")
+        yield unknown(f"which rank gets which GPU could not be read: {lost}", how=layers.look_for_gpus(gpus, vantage))
         return
     yield _ranks(gpus, ranks, environ.launcher)
     yield _given(gpus, environ, vantage)

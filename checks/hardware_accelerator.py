@@ -63,6 +63,7 @@ REFIT = Fix(
 WITHOUT_NVML = "NCCL opens libnvidia-ml.so.1 at init, and ends where it is not there (src/misc/nvmlwrap.cc)"
 UTILITY = Fix("give the container the driver's tools, too", ("docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",))
 UNMASK = Fix("take CUDA_VISIBLE_DEVICES out of shell, image and job script", ("unset CUDA_VISIBLE_DEVICES",))
+LEFT_OUT = Fix("see why libcuda leaves it out", ("nvidia-smi -q -d COMPUTE,ECC", "dmesg | grep -i xid"))
 FEWER = Fix("start as many ranks as there are GPUs", ("nvidia-smi -L",))
 
 
@@ -122,7 +123,7 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
         said = environ.get("NVIDIA_VISIBLE_DEVICES")
         if vantage.in_container and not isinstance(said, Unavailable) and gpus.all.kind == Kind.ABSENT:
             text += f"; NVIDIA_VISIBLE_DEVICES is {said or 'not set'}: {GIFTS[layers.gift(said)]}"
-        return unknown(text, subject="GPUs", how="nvidia-smi -L, here and on the node")
+        return unknown(text, subject="GPUs", how=layers.look_for_gpus(gpus, vantage))
     evidence: dict[str, Any] = {"pci": len(every), "driver": len(on_bus), "nvml": len(gpus.all)}
     lost = _lost_by_nvml(on_bus, gpus.all, vantage, environ)
     if lost is not None:
@@ -259,7 +260,8 @@ def _of_the_job(
         return unknown(f"CUDA_VISIBLE_DEVICES could not be read: {mask}")
     here = Job(rows, len(nvml or ()), len(seen or ()), mask, environ)
     said = layers.said_gpus(job, environ)
-    return here.contradiction(said) or here.parted() or here.short(said, expected) or _used(here, gpus, baseline, job)
+    found = here.unmade() or here.contradiction(said) or here.parted() or here.short(said, expected)
+    return found or _used(here, gpus, baseline, job)
 
 
 @dataclass(frozen=True)
@@ -306,23 +308,27 @@ class Job:
                 f"{text}, and {self.by}: {self.hidden} hidden" if said.gpus <= self.nvml else crowd,
                 expected=f"{count(said.gpus, 'GPU')} in libcuda",
                 why="ranks without a GPU of their own stop NCCL (Duplicate GPU detected), or the job is smaller than meant",
-                fix=UNMASK if said.gpus <= self.nvml else FEWER,
+                fix=FEWER if said.gpus > self.nvml else LEFT_OUT if self.mask is None else UNMASK,
             )
         return None
+
+    def unmade(self) -> Finding | None:
+        """GPUs in MIG mode without an instance, which no mask leaves out."""
+        empty = [row for row in self.rows if row.parted and row.nvml is not None and row.nvml.mig_uuids == () and not row.cuda]
+        if not empty or self.mask is not None:
+            return None
+        return fail(
+            f"NVML shows {layers.listed(empty)} in MIG mode without an instance: libcuda shows nobody anything of it",
+            expected="instances, or MIG mode off",
+            why="MIG mode outlives a restart, its instances do not",
+            fix=Fix("make its instances, or turn MIG off", ("nvidia-smi mig -lgi", "nvidia-smi -i GPU -mig 0")),
+        )
 
     def parted(self) -> Finding | None:
         """GPUs in MIG mode: what a job gets of them is an instance, never the GPU (NVIDIA MIG user guide)."""
         parted = [row for row in self.rows if row.parted]
         if not parted:
             return None
-        empty = [row for row in parted if row.nvml is not None and row.nvml.mig_uuids == () and not row.cuda]
-        if empty and self.mask is None:
-            return fail(
-                f"NVML shows {layers.listed(empty)} in MIG mode without an instance: libcuda shows nobody anything of it",
-                expected="instances, or MIG mode off",
-                why="MIG mode outlives a restart, its instances do not",
-                fix=Fix("make its instances, or turn MIG off", ("nvidia-smi mig -lgi", "nvidia-smi -i GPU -mig 0")),
-            )
         instances = [one for row in parted for one in row.cuda]
         whole = [row for row in self.rows if row.cuda and not row.parted]
         meant = any("MIG-" in (self.environ.get(name) or "") for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))

@@ -1,4 +1,4 @@
-"""One NCCL serves the job: the one that its torch loads, no other beside it, and its plugin fits."""
+"""One NCCL serves the job: the one that its torch loads, no other beside it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from netdoctor.api import (
     Unavailable,
     Vantage,
     Version,
-    between_nodes,
     check,
     cost,
     fail,
@@ -36,9 +35,8 @@ from netdoctor.api import (
     net_plugin,
     ok,
     parse_version,
-    transport,
+    showed_nothing,
     unknown,
-    used_nccl,
     version_text,
 )
 
@@ -46,7 +44,7 @@ Changes = tuple[tuple[str, str | None], ...]
 LOADER_VARIABLES = "env | grep -e LD_LIBRARY_PATH -e LD_PRELOAD"
 
 
-@check(id="nccl.version", title="One NCCL serves the job, and its plugin fits", cause="version_mismatch")
+@check(id="nccl.version", title="One NCCL serves the job", cause="version_mismatch")
 def nccl_version(
     libraries: Libraries,
     baseline: Baseline,
@@ -59,7 +57,7 @@ def nccl_version(
 ) -> Iterator[Finding]:
     torch = job_torch(libraries, pci, gpus)
     run, lost = baseline.nccl_run, missing(baseline.run)
-    lost = _showed_nothing(baseline) if lost is None else lost
+    lost = showed_nothing(baseline) if lost is None else lost
     if isinstance(torch, Finding):
         found = _without_torch(run, libraries) if run else None
         if found is None:
@@ -69,18 +67,6 @@ def nccl_version(
         found = (run and _of_the_run(run, libraries, torch, environ)) or _by_the_rules(libraries, torch, environ)
     found = _with_notes(found, libraries, job, net_plugin.gin_dies(str(found.evidence.get("nccl", "")), rdma, environ))
     yield replace(_ours(found, vantage, lost), subject="loaded")
-    plugin = net_plugin.judge(libraries, environ, rdma, transport.log_of(run), used_nccl(libraries, baseline))
-    if plugin.status is Status.FAIL and plugin.loss is not None and plugin.loss.partial:  # the way to other nodes
-        plugin = between_nodes(plugin, job)
-    yield replace(_ours(plugin, vantage, lost), subject="plugin")
-
-
-def _showed_nothing(baseline: Baseline) -> Unavailable | None:
-    """Why a run that did not end well before a rank mapped libnccl shows as little as none."""
-    run = baseline.run or None
-    if run is None or run.finished or run.mapped or any(rank.mapped for rank in run.ranks):
-        return None
-    return Unavailable(Kind.NOT_READ, run.reason or f"the run is {run.state}")
 
 
 def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:

@@ -15,6 +15,7 @@ from netdoctor.api import (
     DeviceNames,
     Environ,
     Finding,
+    Fix,
     Intent,
     Kind,
     Libraries,
@@ -24,6 +25,7 @@ from netdoctor.api import (
     PathRun,
     Peer,
     Rdma,
+    Spread,
     Unavailable,
     Vantage,
     Version,
@@ -102,9 +104,14 @@ def socket_ifname(
         versions = ifname.versions(nccl, libraries)
         yield from _nccl(seen, settings, nccl, baseline, versions)
         data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
-        if data.sockets is not False:
-            found = _sockets(seen, settings, versions[-1], data.why)
-            yield from found if data.sockets else (_if_sockets(one, data.why) for one in found)
+        for one in _sockets(seen, settings, versions[-1], data.why):
+            if data.sockets:
+                yield one
+            elif data.sockets is None:
+                text = f"{one.message}, if sockets carry the data ({data.why})"
+                yield unknown(text, subject=one.subject, how="run the all-reduce")
+            elif one.loss and interfaces.meant(settings):
+                yield seen.good("RDMA carries the data, sockets what NCCL starts with", one.subject, [one.message])
     if intent.gloo_groups:
         yield from _gloo(seen, environ.get("GLOO_SOCKET_IFNAME"), intent.by_gloo or intent.gpus == ())  # else by NCCL alone
 
@@ -122,11 +129,8 @@ def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding
     if inside and (interfaces.is_loopback(master.name) or first is False):
         resolves = "" if interfaces.is_loopback(master.name) else f", which resolves to {' '.join(every)} here,"
         text = f"{master.variable}={master.name}{resolves} is every node's own loopback: no other node reaches rank 0"
-        wanted, how = (
-            "a name or address of rank 0's node that the other nodes reach",
-            f"export {master.variable}=… of rank 0's node",
-        )
-        yield seen.wrong(text, "MASTER_ADDR", expected=wanted, how=how)
+        wanted = "a name or address of rank 0's node that the other nodes reach"
+        yield seen.wrong(text, "MASTER_ADDR", expected=wanted, how=f"export {master.variable}=… of rank 0's node")
     elif inside and seen.several and first is None:  # as Debian has it for a host's own name
         text = f"{master.variable}={master.name} resolves to {' '.join(every)} here: right on rank 0's own node only"
         yield unknown(text, subject="MASTER_ADDR", how=f"getent hosts {master.name}, on each node")
@@ -275,72 +279,66 @@ def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any])
     if master and master.local is True and ip in (master.addresses or ()):
         return seen.good(f"{what}, the address of {master.variable}, which the other nodes use", "NCCL", **evidence)
     via = sorted(frozenset[str]().union(*(one.reached_by() for one in far)))
-    return unknown(
-        f"{what}; nothing here shows that it reaches the other nodes"
-        + (f" ({far[0].name} is reached by {', '.join(via)})" if via else ""),
-        subject="NCCL",
-        how=PEERS,
-        **evidence,
-    )
+    more = f" ({far[0].name} is reached by {', '.join(via)})" if via else ""
+    return unknown(f"{what}; nothing here shows that it reaches the other nodes{more}", subject="NCCL", how=PEERS, **evidence)
 
 
 def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -> Iterator[Finding]:
     """NET/Socket spreads its channels evenly over all interfaces that it takes."""
     picks = ifname.choose(seen.links, version, settings, "socket")
-    if isinstance(picks, Unavailable) or len(picks) < 2:
+    spread = Spread(seen.net, picks or (), interfaces.meant(settings))
+    best = spread.better if seen.several else {}
+    if len(spread.picks) < 2 and not best:
         return
-    links = [link for pick in picks if (link := seen.net.link(pick.interface))]
-    stray = [link.name for link in links if interfaces.stays(seen.net, link, named=interfaces.meant(settings))]
-    outer = [link for link in links if link.name not in stray]
-    names = ", ".join(link.name for link in links)
-    speeds = {link.name: link.speed_mbps for link in outer if link.speed_mbps}
-    evidence: dict[str, Any] = {"interfaces": [link.name for link in links], "carrier": why}
+    names, stray, outer = spread.names, ", ".join(spread.stray), ",".join(link.name for link in spread.outer)
+    evidence: dict[str, Any] = {"interfaces": [link.name for link in spread.links], "carrier": why}
     if not seen.several and not (stray and outer):
-        notes = [f"with several nodes, NET/Socket would also take {', '.join(stray)}"] if stray else []
+        notes = [f"with several nodes, NET/Socket would also take {stray}"] if stray else []
         yield seen.good(f"NET/Socket takes {names}", "NET/Socket", notes, **evidence)
     elif not outer or (stray and isinstance(seen.net.default_route, Unavailable)):
-        text = f"NET/Socket takes {', '.join(stray)}: container or tunnel networks; nothing shows that other nodes are reached"
-        yield unknown(text, subject="NET/Socket", how=PEERS, **evidence)
+        yield unknown(
+            f"NET/Socket takes {stray}: container or tunnel networks; nothing shows that other nodes are reached",
+            subject="NET/Socket",
+            how=PEERS,
+            **evidence,
+        )
     elif stray:
         yield seen.wrong(
-            f"NET/Socket also takes {', '.join(stray)}: loopback, container or tunnel networks lead to no other node",
+            f"NET/Socket also takes {stray}: loopback, container or tunnel networks lead to no other node",
             "NET/Socket",
-            expected=f"only {', '.join(link.name for link in outer)}",
-            fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(link.name for link in outer)}"),
+            expected=f"only {outer.replace(',', ', ')}",
+            fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={outer}"),
             **evidence,
         )
-    elif scoped := [pick.interface for pick in picks if interfaces.is_link_local6(pick.address)]:
-        others = ",".join(link.name for link in outer if link.name not in scoped)
-        mend = f"NCCL_SOCKET_IFNAME=={others} leaves it out" if others else "NCCL_SOCKET_FAMILY=AF_INET, or give them addresses"
-        yield unknown(
-            f"NET/Socket also takes {', '.join(scoped)} by link-local addresses: which reach only an interface of like number",
-            subject="NET/Socket",
-            how=mend,
-            **evidence,
-        )
-    elif len(speeds) < len(outer):
-        blind = ", ".join(link.name for link in outer if link.name not in speeds)
+    elif scoped := ", ".join(spread.scoped):
+        narrow = "by link-local addresses: which reach only an interface of like number"
+        yield unknown(f"NET/Socket also takes {scoped} {narrow}", subject="NET/Socket", how=spread.without_scoped, **evidence)
+    elif blind := ", ".join(spread.blind):
         yield unknown(f"NET/Socket spreads over {names}; the speed of {blind} is not known", subject="NET/Socket", **evidence)
-    elif best := interfaces.faster(speeds):
+    elif best:
+        beside = "" if best.keys() <= spread.speeds.keys() else ", left out here, by which the other nodes are reached too"
         yield fail(
-            f"NET/Socket spreads over {', '.join(f'{name} ({speed} Mb/s)' for name, speed in speeds.items())}: "
-            f"slower than {', '.join(best)} alone",
+            f"NET/Socket spreads over {spread.text}: slower than {', '.join(best)} alone{beside}",
             subject="NET/Socket",
-            loss=cost.less(len(speeds) * min(speeds.values()), len(best) * max(speeds.values()), "Mb/s"),
+            loss=cost.less(spread.carries, sum(best.values()), "Mb/s"),
             cause="low_bandwidth",
             expected=f"only {', '.join(best)}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={','.join(best)}"),
-            speeds=speeds,
+            **{"speeds": spread.speeds, **evidence},
+        )
+    elif shared := interfaces.one_network(spread.outer):
+        yield unknown(f"NET/Socket spreads over {names}; {shared}", subject="NET/Socket", **evidence)
+    elif odd := spread.smaller_frames:
+        yield fail(
+            f"NET/Socket spreads over {names}; {', '.join(odd.names)}: MTU {odd.mtu}, others like it have {odd.others}",
+            subject="NET/Socket",
+            loss=cost.tcp_frames(odd.mtu, odd.others),
+            cause="mtu",
+            fix=Fix("give it the MTU of the others", tuple(f"ip link set {name} mtu {odd.others}" for name in odd.names)),
             **evidence,
         )
-    elif shared := interfaces.one_network(outer):
-        yield unknown(f"NET/Socket spreads over {names}; {shared}", subject="NET/Socket", **evidence)
     else:
         yield seen.good(f"NET/Socket takes {names}", "NET/Socket", **evidence)
-
-
-def _if_sockets(finding: Finding, why: str) -> Finding:
-    return unknown(f"{finding.message}, if sockets carry the data ({why})", subject=finding.subject, how="run the all-reduce")
 
 
 # Debian and Ubuntu write 127.0.1.1 for the host into /etc/hosts: jobs by NCCL alone never notice, others do not start.

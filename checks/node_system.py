@@ -41,9 +41,7 @@ TAINTS = {
 }
 STUCK = 60  # seconds: the watchdog says every 20 that a CPU is still stuck (kernel/watchdog.c, 2 * watchdog_thresh)
 REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the error again", ("dmesg -T", "journalctl -k -b"))
-REPAIR = Fix(
-    "drain the node; look for errors of the disk, then check the file system and mount it again", ("dmesg -T", "findmnt")
-)
+REPAIR = Fix("drain the node; look for errors of the disk, check its file system and mount it again", ("dmesg -T", "findmnt"))
 REPLACE = Fix("save what is on the disk and replace it", ("smartctl -a /dev/DISK", "nvme smart-log /dev/DISK", "dmesg -T"))
 GIVE = "give it a folder that it may write: a tmpfs on /tmp, or TMPDIR"
 SPACE = Fix("make room there, or name another folder (TMPDIR)", ("df -h", "df -i", "quota"))
@@ -96,7 +94,8 @@ def _memory(system: System) -> Iterator[Finding]:
     elif lost is not None:
         yield unknown(f"uncorrected errors of memory could not be read: {lost}", subject=MEMORY)
     elif counts:
-        yield ok("no uncorrected error of memory since boot", subject=MEMORY)
+        notes = [f"corrected since boot: {', '.join(system.corrected)}"] * bool(system.corrected)
+        yield ok("no uncorrected error of memory since boot", subject=MEMORY, measured=system.corrected, notes=notes)
 
 
 def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:

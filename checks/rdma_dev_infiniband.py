@@ -140,7 +140,7 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
         yield from _devices(states, here)
         yield from _across(chosen, states, here, pci)
         if isinstance(expected.hcas, int):
-            yield _count(rdma.devices, here, expected.hcas)
+            yield _count(rdma.devices, here, pci, expected.hcas)
         yield from _rate([one.device for one, _ in states], choice, expected)
     yield replace(_memlock(kernel.limit("memlock"), here, path), subject="memlock")
 
@@ -314,17 +314,18 @@ def _refused(device: RdmaDevice, why: str, state: Usable, here: Here, loss: Loss
     )
 
 
-def _count(devices: tuple[RdmaDevice, ...], here: Here, expected: int) -> Finding:
+def _count(devices: tuple[RdmaDevice, ...], here: Here, pci: Pci, expected: int) -> Finding:
     """From outside the job: how many are there; what the job can use of them is each device's own finding."""
-    states = [usable(d, here.rdma, here.net) for d in devices]
-    working, unclear = sum(s.yes is True for s in states), sum(s.yes is None for s in states)
-    have, text = working, f"{working} usable RDMA devices"
+    states = [(d, usable(d, here.rdma, here.net).yes) for d in devices]
+    good, unclear = [d for d, yes in states if yes], sum(yes is None for _, yes in states)
+    working, text = len(good), f"{len(good)} usable RDMA devices"
     if not here.vantage.of_the_job:
-        have, unclear, text = len(devices), 0, f"{len(devices)} RDMA devices"
-    if have >= expected:
+        good, unclear, text = list(devices), 0, f"{len(devices)} RDMA devices"
+    if (own := hcas.cards(good, pci)) >= expected:
         return ok(f"{text}, {expected} expected", subject="count")
-    if have + unclear >= expected:
-        return unknown(f"{text}, {unclear} not known, {expected} expected", subject="count")
+    if len(good) + unclear >= expected:
+        why = f"{unclear} not known" if len(good) < expected else f"some of {own} cards alone, by virtual functions"
+        return unknown(f"{text}, {why}, {expected} expected", subject="count")
     loss = cost.less(working, expected, "RDMA devices are usable") if working else cost.sockets()
     return fail(f"{text}, {expected} expected", subject="count", cause="inventory", loss=loss, expected=str(expected))
 
@@ -338,7 +339,7 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
     if wanted is None:
         return
     ports = [(d.name, p) for d in devices for p in hcas.active_ports(d) if choice is None or choice.takes(d.name, p.number)]
-    rates = [(f"{name}:{port.number}", port.rate_gbps) for name, port in ports]
+    rates = [(f"{name}:{port.number}", port.rate) for name, port in ports]
     rates += [(d.name, d.ports) for d in devices if isinstance(d.ports, Unavailable)]
     perhaps = [(d.name, p) for d in devices for p in d.ports or () if choice is None or choice.takes(d.name, p.number)]
     rates += [(f"{name}:{p.number}", lost) for name, p in perhaps if (lost := missing(p.state, p.link_layer)) is not None]

@@ -28,17 +28,13 @@ from netdoctor.api import (
     check,
     fail,
     hcas,
+    layers,
     ok,
     skip,
     unknown,
 )
 
 GIVE = "give the job's interpreter with --python"
-GIVEN = "ask for them: docker run --gpus all; of a pod's container, resources: {limits: {nvidia.com/gpu: N}}"
-OF_POD = (
-    "the container asks for them: resources: {limits: {nvidia.com/gpu: N}}, and runtimeClassName: nvidia in the pod where "
-    "containerd's default runtime is another; kubectl describe node: nvidia.com/gpu"
-)
 ELSEWHERE = frozenset({"gloo", "mpi", "ucc"})  # of by_torch.CARRIERS: all but NCCL; any other name is a class that is not known
 
 
@@ -75,17 +71,12 @@ def _nvidia(there: Accelerator, vantage: Vantage, baseline: Baseline, libraries:
         return unknown(f"{vantage.elsewhere}: {python.path} need not be the job's Python", how=GIVE)
     if there.hidden:
         text = "libcuda shows this process no GPU (CUDA_VISIBLE_DEVICES, or none was given to the container)"
-        return unknown(text, how=f"echo $CUDA_VISIBLE_DEVICES; {_given(vantage)}")
+        return unknown(text, how=f"echo $CUDA_VISIBLE_DEVICES; {layers.asks_for_gpus(vantage)}")
     if not there.visible:
         text = f"{there.nvidia} here, but no driver library shows any: were they meant for this process?"
-        return unknown(
-            text, how=_given(vantage) if vantage.in_container else "nvidia-smi; modprobe nvidia, where the driver is installed"
-        )
+        driver = "nvidia-smi; modprobe nvidia, where the driver is installed"
+        return unknown(text, how=layers.asks_for_gpus(vantage) if vantage.in_container else driver)
     return _static(torch) or _asked(python, baseline)
-
-
-def _given(vantage: Vantage) -> str:
-    return OF_POD if vantage.runtime == "kubernetes" else GIVEN
 
 
 def _static(torch: Torch | Unavailable) -> Finding | None:

@@ -24,6 +24,13 @@ def main() -> None:
     except (MemoryError, OSError) as error:  # of the import: the command's own are told by it
         sys.stderr.write(f"netdoctor: inconclusive: too little memory or too few descriptors to start ({error})\n")
         sys.exit(4)
+    except ImportError as error:
+        if hasattr(sys.modules.get("netdoctor"), "__version__"):
+            raise
+        # On PyPI another project has the import name: its file came in the place of ours.
+        sys.stderr.write(f"netdoctor: another project's netdoctor lies over this one ({error}): pip uninstall netdoctor, ")
+        sys.stderr.write("then install ours again\n")
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("netdoctor: interrupted by SIGINT\n")
         sys.exit(130)

@@ -19,6 +19,8 @@ from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cgroups import Cap, Cgroups
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
+from netdoctor.facts.dcgm import Dcgm, Incident
+from netdoctor.facts.dcgm import Health as DcgmHealth
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.fabric import Fabric
@@ -33,7 +35,7 @@ from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble, XidEvent
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
-from netdoctor.facts.libraries import Libraries, NcclLibrary, Plugin
+from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import Version
@@ -42,9 +44,12 @@ from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
+from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.ranks import Ranks, SeenRank, masked
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.facts.reach import Path, Reach
 from netdoctor.facts.runs import (
     Baseline,
     Caller,
@@ -59,12 +64,13 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
-from netdoctor.facts.system import System
+from netdoctor.facts.system import CLOSED, Room, System
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
 from netdoctor.nccl import (
     affinity,
+    direct_paths,
     gpudirect,
     hcas,
     ifname,
@@ -76,8 +82,11 @@ from netdoctor.nccl import (
     transport,
 )
 from netdoctor.nccl import gid as gids
+from netdoctor.nccl import plugins as nccl_plugins
 from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
+from netdoctor.nccl.direct_paths import Pair
+from netdoctor.nccl.direct_paths import Paths as DirectPaths
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
 from netdoctor.nccl.integers import integer as nccl_integer
 from netdoctor.nccl.integers import param as nccl_param
@@ -85,8 +94,9 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
+from netdoctor.nccl.spread import Spread
 from netdoctor.nccl.turns import Nccl
-from netdoctor.nccl.used_version import job_torch, loader_rules_say, used_nccl
+from netdoctor.nccl.used_version import job_torch, loader_rules_say, showed_nothing, used_nccl
 from netdoctor.variables import hardware_rules as node_variables
 from netdoctor.variables import judge as nccl_environment
 
@@ -188,6 +198,7 @@ def fail(
 
 
 __all__ = [
+    "CLOSED",
     "FROM_JOB",
     "HW_SLOWDOWN",
     "HW_THERMAL",
@@ -212,7 +223,10 @@ __all__ = [
     "Cpu",
     "Culprit",
     "Cure",
+    "Dcgm",
+    "DcgmHealth",
     "DeviceNames",
+    "DirectPaths",
     "Environ",
     "Expected",
     "Fabric",
@@ -228,6 +242,7 @@ __all__ = [
     "GpuState",
     "GpuUsers",
     "Gpus",
+    "Incident",
     "Intent",
     "Interrupts",
     "JobPython",
@@ -250,12 +265,15 @@ __all__ = [
     "Net",
     "Node",
     "Obstacle",
+    "Pair",
     "Past",
+    "Path",
     "PathLimit",
     "PathRun",
     "Pci",
     "PciDevice",
     "PciLink",
+    "PciPath",
     "Peer",
     "Platform",
     "Plugin",
@@ -266,6 +284,8 @@ __all__ = [
     "Rdma",
     "RdmaDevice",
     "RdmaPort",
+    "Reach",
+    "Room",
     "Route",
     "Run",
     "Said",
@@ -274,6 +294,7 @@ __all__ = [
     "Selector",
     "Setting",
     "Severity",
+    "Spread",
     "State",
     "Status",
     "Step",
@@ -301,6 +322,7 @@ __all__ = [
     "cluster_network",
     "cost",
     "count",
+    "direct_paths",
     "expectation",
     "fail",
     "fix_container",
@@ -326,6 +348,7 @@ __all__ = [
     "nccl_environment",
     "nccl_integer",
     "nccl_param",
+    "nccl_plugins",
     "nccl_ports",
     "net_plugin",
     "node_variables",
@@ -338,6 +361,7 @@ __all__ = [
     "rails",
     "rdma_handles",
     "shm_pool",
+    "showed_nothing",
     "size_text",
     "skip",
     "tcp_window",

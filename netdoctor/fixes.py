@@ -16,11 +16,15 @@ from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Fix
 from netdoctor.nccl.gpudirect import Mechanisms, NoGdr
-from netdoctor.nccl.rdma_access import CGROUP, Step
+from netdoctor.nccl.rdma_access import CGROUP, PORT_UP, Step
 
-# Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table); two are not.
+# Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table).
 _NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
-_WHOLE_NODE: Final = frozenset({"net.ipv4.tcp_mem", "net.ipv4.udp_mem"})
+_WHOLE_NODE: Final = (
+    frozenset(  # these are not; of the neighbours the table is one: net/core/neighbour.c, neigh_sysctl_register
+        {"net.ipv4.tcp_mem", "net.ipv4.udp_mem", *(f"net.ipv4.neigh.default.gc_thresh{n}" for n in (1, 2, 3))}
+    )
+)
 _SHARES_THE_HOSTS_NETWORK: Final = frozenset({"enroot", "apptainer"})
 # kubernetes/pkg/kubelet/sysctl/safe_sysctls.go; the second set grew with releases 1.27, 1.29 and 1.32.
 _SAFE_IN_A_POD: Final = frozenset({"net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start"})
@@ -164,7 +168,7 @@ def fix_rdma_device(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
             ("hostNetwork: true, or an SR-IOV network whose RDMA device moves with its interface",),
         )
     if step is Step.PORT:
-        return Fix("bring the port up: cable, switch port, subnet manager", (f"ibstat {device.name}", "sminfo"))
+        return Fix(PORT_UP, (f"ibstat {device.name}   # State, Physical state", "sminfo"))
     return Fix("see why the node does not open", (f"strace -f -e openat ibv_devinfo -d {device.name}",))
 
 
@@ -373,8 +377,8 @@ _PLAIN: Final = {
     "acs_iommu": (
         Fix(
             "turn ACS redirection off on the PCIe switches (bare metal), or set the IOMMU to passthrough",
-            (),
-            ("iommu=pt   # kernel command line",),
+            ("setpci -s BRIDGE ECAP_ACS+0x6.w=0000",),
+            ("pci=disable_acs_redir=BRIDGE;…   # kernel command line, or iommu=pt",),
         ),
     ),
     "fabric_manager": (

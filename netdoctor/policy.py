@@ -105,6 +105,7 @@ _ASKED: Final = {
     Command.RAS: "ras.ranks",
     Command.FLEET: "fleet.nodes",
 }
+_ALSO_ASKED: Final = frozenset({"fleet.expected"})  # and this where it is: the site says what every node must have
 FAIL_ON: Final = {Command.ENV: "warning", Command.FLEET: "warning"}  # where nothing is said; of the others it is critical
 
 
@@ -141,13 +142,14 @@ def decide(
     partial: str | None = None,
     today: datetime.date | None = None,
     must: Iterable[str] = (),
+    gate: bool = False,
 ) -> tuple[tuple[CheckResult, ...], Verdict]:
     """The results with waivers applied, and the verdict.
 
     `selected` are the ids of ``--only``: what was not asked for is not required, and the node is not called healthy, though
     nothing of it failed.  `partial` says why the run is not whole; then nothing is healthy.  `must` is required whatever the
-    profile.  Each finding that does not count for the exit code
-    has ``blocking=False``.
+    profile.  With `gate` a job starts on exit 0: whatever the profile, nothing inconclusive is that.  Each finding that does
+    not count for the exit code has ``blocking=False``.
     """
     if profile not in PROFILE_ORDER:
         raise ValueError(f"no such profile: {profile}")
@@ -160,13 +162,16 @@ def decide(
         must &= frozenset(selected) | asked
     if profile == "strict":
         must |= {c.id for c in results} - off
-    broken = {c.id for c in results if c.id in _LOST or any(f.status is Status.ERROR for f in c.findings)} - off
+    silent = (c.id for c in results if not c.findings)  # as one that crashed
+    broken = {c.id for c in results if c.id in _LOST or any(f.status is Status.ERROR for f in c.findings)}.union(silent) - off
+    must |= {c.id for c in results if c.id in _ALSO_ASKED} - off
     must |= broken | {c.id for c in results for f in c.findings if f.perhaps and _needs_intent(f.perhaps, profile, least)}
     out = tuple(
         replace(c, findings=tuple(_weigh(f, waivers, least, c.id in must, profile == "strict", today) for f in c.findings))
         for c in results
     )
-    requires = "" if command in _ASKED else f", and profile {profile} requires it"
+    who = f"profile {profile}" if gates(profile) or not gate else "a gate"
+    requires = "" if command in _ASKED else f", and {who} requires it"
     lenient = profile in _EQUALLY_LENIENT and command not in _ASKED
     weighed = _weighed(out, must, broken, partial, _ANYWHERE - frozenset(selected or ()))
     if weighed.outcome is Outcome.WELL and selected is not None:
@@ -177,7 +182,7 @@ def decide(
         and (blind := _stands_for(seen or Seen(), lenient=lenient) - off & set(weighed.blind))
     ):
         weighed = replace(weighed, outcome=Outcome.BLIND, in_the_way=tuple(sorted(blind)))
-    return out, _verdict(weighed, fail_on, partial, requires, lenient=lenient)
+    return out, _verdict(weighed, fail_on, partial, requires, lenient=lenient and not gate)
 
 
 def _stands_for(seen: Seen, *, lenient: bool) -> frozenset[str]:

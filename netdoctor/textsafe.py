@@ -7,7 +7,7 @@ verdict, a bidirectional override can reorder what a person reads (Unicode TR 36
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from netdoctor.credentials import scrub
@@ -62,3 +62,12 @@ def listed(items: Sequence[str], most: int = 8, *, between: str = ", ", of: int 
     """The first of many names, and how many more there are; `of`: so many are there, whether or not they have names."""
     more = (len(items) if of is None else of) - len(items[:most])
     return between.join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """``; did you mean NAME?`` with the one of `known` that is written most alike, whatever its case; "" where none is."""
+    import difflib
+
+    by_case = {one.casefold(): one for one in known}
+    close = difflib.get_close_matches(name.casefold(), by_case, n=1, cutoff=cutoff)
+    return f"; did you mean {by_case[close[0]]}?" if close else ""

@@ -41,6 +41,8 @@ class UniqueId(ctypes.Structure):
 class LibraryError(Exception):
     """A call that failed, in the library's own words."""
 
+    in_full = True  # its class would tell nothing more (rank.text_of)
+
 
 class Calls(abc.ABC):
     """Calls by name; a function that is not there and a code that is not 0 are raised.
@@ -101,12 +103,15 @@ class Cuda(Calls):
 
     def words(self, code: int) -> str:
         """``CUDA_ERROR_OUT_OF_MEMORY: out of memory``"""
-        said = []
-        for function in ("cuGetErrorName", "cuGetErrorString"):
-            text = ctypes.c_char_p()
-            if not self.code(function, code, ctypes.byref(text)) and text.value:
-                said.append(text.value.decode("utf-8", "replace"))
-        return ": ".join(said) or f"CUDA error {code}"
+        return ": ".join(filter(None, (self.error_name(code), self._said("cuGetErrorString", code))))
+
+    def error_name(self, code: int) -> str:
+        return self._said("cuGetErrorName", code) or f"CUDA error {code}"
+
+    def _said(self, function: str, code: int) -> str:
+        text = ctypes.c_char_p()
+        known = not self.code(function, code, ctypes.byref(text)) and text.value
+        return known.decode("utf-8", "replace") if known else ""
 
 
 class NcclEngine(Engine):
@@ -143,7 +148,7 @@ class NcclEngine(Engine):
         count = ctypes.c_int(0)
         if code not in (0, NO_DEVICE):
             say("fact", not_ready=code == SYSTEM_NOT_READY)
-            raise LibraryError(f"cuInit: {cuda.words(code)}")
+            raise LibraryError(f"cuInit: {cuda.error_name(code)} ({code})")  # as the helper that asks libcuda says it
         if not code:
             cuda("cuDeviceGetCount", ctypes.byref(count))
         say("fact", device_count=count.value)

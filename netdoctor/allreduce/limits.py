@@ -82,8 +82,8 @@ def _port(path: Path, log: LogFacts | None, rdma: Rdma, pci: Pci) -> Limit | Una
         return Unavailable(Kind.NOT_READ, why)
     for device in rdma.devices:
         for one in device.ports or ():
-            if device.name == path.device and one.number == path.port and isinstance(one.rate_gbps, float | int):
-                rate = max([one.rate_gbps, *_like(device, one, rdma.devices, pci)])
+            if device.name == path.device and one.number == path.port and not isinstance(one.rate, Unavailable):
+                rate = max([one.rate, *_like(device, one, rdma.devices, pci)])
                 return Limit(rate / 8 / 2, f"half of {rate:g} Gb/s: both ranks share the port {path.pinned}")
     return Unavailable(Kind.NOT_READ, f"the rate of {path.pinned} is not known")
 
@@ -100,8 +100,8 @@ def _like(device: RdmaDevice, port: RdmaPort, devices: tuple[RdmaDevice, ...], p
             continue
         for other in one.ports or ():
             alike = other.number == port.number and other.link_layer == port.link_layer and other.state == "ACTIVE"
-            if alike and isinstance(other.rate_gbps, float | int):
-                yield other.rate_gbps
+            if alike and not isinstance(other.rate, Unavailable):
+                yield other.rate
 
 
 def without_p2p(gpus: Gpus, pci: Pci) -> Loss:

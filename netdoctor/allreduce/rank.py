@@ -47,7 +47,8 @@ def text_of(error: object) -> str:
     """An exception in one line: torch appends the C++ stack after "Exception raised from"."""
     text = str(error).split("\nException raised from")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    text = type(error).__name__ + ": " + " / ".join(lines) if lines else type(error).__name__
+    named = [] if lines and getattr(error, "in_full", False) else [type(error).__name__]
+    text = ": ".join([*named, *([" / ".join(lines)] if lines else [])])
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 200] + " … " + text[-200:]
 
 

@@ -66,7 +66,7 @@ _ROWS: Final = (
         "Ranks cannot reach each other's ports",
         STOPS,
         "the job hangs until a timeout of minutes to hours",
-        ("net.socket_ifname", "allreduce.run", "allreduce.nodes"),
+        ("net.reach", "net.socket_ifname", "allreduce.run", "allreduce.nodes"),
         ("NCCL src/misc/socket.cc (connect and its retries)", "NCCL user guide: Troubleshooting, Networking issues"),
     ),
     Cause(
@@ -155,18 +155,18 @@ _ROWS: Final = (
     ),
     Cause(
         "plugin_mismatch",
-        "A network plugin is not loaded, too old or not the right one",
+        "A plugin of NCCL is not loaded, too old or not the right one",
         STOPS,
         "NCCL takes its built-in network: often TCP",
-        ("nccl.version", "allreduce.nodes"),
-        ("NCCL src/plugin/net.cc", "NCCL user guide: Environment Variables, NCCL_NET_PLUGIN"),
+        ("net.plugin", "allreduce.nodes"),
+        ("NCCL src/plugin/plugin_open.cc, net.cc", "NCCL user guide: Environment Variables, NCCL_NET_PLUGIN"),
     ),
     Cause(
         "acs_iommu",
         "PCIe ACS or the IOMMU stands between GPU and NIC",
         MIGHT,
         "peer-to-peer traffic detours through the root complex, or hangs",
-        (),
+        ("pci.path",),
         (
             "NCCL user guide: Troubleshooting, PCI Access Control Services (ACS)",
             "Linux Documentation/admin-guide/kernel-parameters.txt, iommu=",
@@ -221,7 +221,7 @@ _ROWS: Final = (
         "MTU differs along the path",
         STOPS,
         "small messages pass, full-size packets vanish",
-        ("hardware.rails", "net.socket_ifname", "allreduce.nodes"),
+        ("hardware.rails", "net.reach", "allreduce.nodes"),
         ("RFC 1191 (Path MTU discovery) and RFC 2923 (its black holes)",),
     ),
     Cause(
@@ -240,7 +240,7 @@ _ROWS: Final = (
         "A GPU's memory has errors",
         STOPS,
         "the program that meets them ends, or gets wrong data; some are gone only after a reset or with the GPU",
-        ("gpu.health",),
+        ("gpu.health", "gpu.dcgm"),
         (
             "NVIDIA GPU Memory Error Management",
             "NVIDIA NVML API reference, nvmlDeviceGetRemappedRows, nvmlDeviceGetMemoryErrorCounter",
@@ -252,7 +252,7 @@ _ROWS: Final = (
         "The driver reports an error of a GPU or NVSwitch",
         STOPS,
         "a collective on it ends or hangs until it is reset",
-        ("gpu.health",),
+        ("gpu.health", "gpu.dcgm"),
         ("NVIDIA Xid Errors: Analyzing Xid Errors with the Xid Catalog", "NVIDIA Fabric Manager User Guide (SXid)"),
     ),
     Cause(
@@ -260,7 +260,7 @@ _ROWS: Final = (
         "A GPU runs slower than its like: heat, power, or a limit",
         MIGHT,
         "everybody waits for the slowest GPU",
-        ("gpu.health",),
+        ("gpu.health", "gpu.dcgm"),
         ("NVIDIA NVML API reference, nvmlClocksEventReasons", "NVIDIA nvidia-smi(1), Clocks Event Reasons"),
     ),
     Cause(
@@ -284,7 +284,7 @@ _ROWS: Final = (
         "A file system that the job writes to is full, read-only or dead",
         STOPS,
         "`No space left on device`, `Read-only file system`, `Input/output error`: at start, or at the first checkpoint",
-        ("node.system",),
+        ("node.system", "node.folders"),
         ("Python Lib/tempfile.py, _candidate_tempdir_list", "Linux Documentation/filesystems/ext4/super.rst, errors="),
     ),
     Cause(

@@ -29,6 +29,38 @@ def less(now: float, should: float, what: str, *, needed: bool | None = True) ->
     return Loss(1 - left, f"{now:g} of {should:g} {what}", needed)
 
 
+# Bytes of a RoCE port's packet that are data, as the kernel makes them of its interface's MTU less 96 bytes of headers
+# (include/rdma/ib_addr.h, iboe_get_mtu), and what stands around them on the wire: preamble 8, Ethernet 14 and 4, IPv4 20,
+# UDP 8, BTH 12, ICRC 4, gap 12.
+_ROCE_MTUS: Final = (4096, 2048, 1024, 512, 256)
+_ROCE_HEADERS, _AROUND_ROCE = 96, 82
+
+
+def roce_frames(now: float, should: float, *, needed: bool | None = True) -> Loss:
+    """An interface of RoCE with a smaller MTU than another: a queue pair goes by the smaller of both ends' (NCCL
+    src/transport/net_ib/connect.cc: min of the ports' active_mtu)."""
+    mine, its = (next((m for m in _ROCE_MTUS if m <= mtu - _ROCE_HEADERS), 0) for mtu in (now, should))
+    if not mine:
+        return replace(STOPS, formula=f"an interface's MTU of {now:g} is too small for RoCE", needed=needed)
+    if mine == its:
+        return Loss(0.0, f"RDMA sends {mine} bytes a packet with both", needed)
+    part, whole = (round(100 * m / (m + _AROUND_ROCE), 1) for m in (mine, its))
+    return less(part, whole, f"% of what is sent is data, by packets of {mine} bytes instead of {its}", needed=needed)
+
+
+def infiniband_packets(now: float, should: float, *, needed: bool | None = True) -> Loss:
+    """A port with smaller packets than another: LRH 8, BTH 12, ICRC 4 and VCRC 2 bytes stand around the data of each."""
+    part, whole = (round(100 * size / (size + 26), 1) for size in (now, should))
+    return less(part, whole, f"% of what is sent is data, by packets of {now:g} bytes instead of {should:g}", needed=needed)
+
+
+def tcp_frames(now: float, should: float, *, needed: bool | None = True) -> Loss:
+    """A socket's interface with a smaller MTU than others: IPv4, TCP and its timestamps take 52 bytes of each, and preamble,
+    Ethernet and gap stand around them with 38."""
+    part, whole = (round(100 * max(0.0, mtu - 52) / (mtu + 38), 1) for mtu in (now, should))
+    return less(part, whole, f"% of what is sent is data, by frames of {now:g} bytes instead of {should:g}", needed=needed)
+
+
 def staged(*, needed: bool | None = True) -> Loss:
     """RDMA without GPUDirect: each byte goes from the GPU to host memory and from there to the HCA, by the way that it would
     take once (NCCL src/transport/net.cc: the proxy's copy into a host buffer)."""

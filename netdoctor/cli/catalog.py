@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any, Final
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult
+from netdoctor.textsafe import nearest
 
 SCHEMAS: Final = ("report", "log", "env", "ras", "fleet", "config")
 _SHARED: Final = "report-1.json"  # where finding, check and verdict are defined, once
@@ -24,10 +27,12 @@ def catalog(options: Options, id: str | None = None) -> int:
 
 def _told(options: Options, config: Config, id: str | None, lost: CheckResult | None) -> int:
     from netdoctor.cli import explain
+    from netdoctor.report import terminal
 
+    columns = min(explain.WIDTH, max(40, terminal.width(sys.stdout, os.environ) or explain.WIDTH))
     try:
         loaded = setup.loaded_checks(config, lost)
-        text = explain.listing(loaded) if id is None else explain.explain(loaded, id)
+        text = explain.listing(loaded) if id is None else explain.explain(loaded, id, columns)
     except (setup.UsageError, LookupError) as error:
         return deliver.refuse(error.args[0] if error.args else error, options)
     print(text, end="")
@@ -48,7 +53,7 @@ def schema(name: str) -> int:
     import json
 
     if name not in SCHEMAS:
-        return deliver.refuse(f"no schema {name!r}; there are {', '.join(SCHEMAS)}", Options())
+        return deliver.refuse(f"no schema {name!r}; there are {', '.join(SCHEMAS)}{nearest(name, SCHEMAS)}", Options())
     print(json.dumps(whole_schema(name), indent=1, ensure_ascii=False))
     return 0
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from netdoctor.causes.cost import SOMETIMES, STOPS
 from netdoctor.causes.results import own_result
+from netdoctor.cli import startable
 from netdoctor.cli.launched import launched, left_to_it, refused
 from netdoctor.config.load import PREFIX
 from netdoctor.model import CheckResult, Finding, Status
@@ -104,23 +105,32 @@ class JobCommand:
     @property
     def _told(self) -> tuple[Sequence[str], str, Mapping[str, str]]:
         module = _python(self.words).module if _PYTHON.fullmatch(_name(self.words)) else ""
-        return self.words, module, os.environ if self.place is None else self.place.environment
+        return self.words, module, self._environment
+
+    @property
+    def _environment(self) -> Mapping[str, str]:
+        return os.environ if self.place is None else self.place.environment
 
     @property
     def absent(self) -> bool:
         """Whether no file is there that execvp(3) would take; False where that is in doubt."""
-        if self.doubt or "/" in self.program:
-            return not self.doubt and not far.call(os.path.lexists, self.program, path=self.program)
-        path = (os.environ if self.place is None else self.place.environment).get("PATH")
-        files = [os.path.join(folder or ".", self.program) for folder in (path or "").split(os.pathsep)]
-        return path is not None and not any(far.call(os.path.lexists, file, path=file) for file in files)
+        return self._files == []
+
+    @property
+    def obstacle(self) -> startable.Obstacle | None:
+        """Why none of the files that are there can be started; None where one can, or that is in doubt."""
+        why = [far.call(startable.obstacle, file, path=file) for file in self._files or ()]
+        return why[0] if why and all(why) else None
+
+    @property
+    def _files(self) -> list[str] | None:
+        return None if self.doubt else startable.files(self.program, self._environment.get("PATH"))
 
     @property
     def folder(self) -> str:
         """The folder that Python puts first in sys.path (its documentation, "The initialization of sys.path"); "": none."""
-        environment = os.environ if self.place is None else self.place.environment
         cwd = _here() if self.place is None else self.place.cwd
-        if environment.get("PYTHONSAFEPATH") or not cwd:
+        if self._environment.get("PYTHONSAFEPATH") or not cwd:
             return ""
         python = _python(self.words) if _PYTHON.fullmatch(_name(self.words)) else None
         if python is not None and (python.module or not python.script):
@@ -346,7 +356,11 @@ def result(job: JobCommand, python: str | None) -> CheckResult:
     """What of the command was seen through; `python`: the interpreter that it was found to be, None: not found."""
     found: list[Finding] = []
     before = f" behind {', '.join(job.wrappers)}, of which the settings were applied" if job.wrappers else ""
-    if job.doubt or python is None:
+    if in_the_way := job.obstacle:
+        found.append(
+            Finding(Status.FAIL, f"it will not start: {in_the_way.why}", job.words[0], loss=STOPS, how=in_the_way.mend)
+        )
+    elif job.doubt or python is None:
         why = job.doubt or f"{job.words[0]} is no Python, nor a script of one"
         words = f"what runs is not known to be what was looked at: {why}"
         found.append(Finding(Status.UNKNOWN, words, "command", how=HOW))

@@ -13,7 +13,7 @@ from netdoctor.cli.options import Options
 from netdoctor.config.keys import KEYS
 from netdoctor.config.load import Config, variable
 from netdoctor.policy import Waiver
-from netdoctor.textsafe import clean
+from netdoctor.textsafe import clean, nearest
 
 FORMATS: Final = ("text", "json")
 NOBODY: Final = "nobody said it"
@@ -23,7 +23,7 @@ def show(options: Options, form: str | None) -> int:
     """Print it; the exit code."""
     try:
         if form not in (None, *FORMATS):
-            raise setup.UsageError(f"--format: {form!r} is not one of {', '.join(FORMATS)}")
+            raise setup.UsageError(f"--format: {form!r} is not one of {', '.join(FORMATS)}{nearest(form, FORMATS)}")
         rows = effective(setup.configuration(options))
     except setup.UsageError as error:
         return deliver.refuse(error, options)

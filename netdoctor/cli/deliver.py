@@ -15,7 +15,7 @@ from netdoctor.credentials import GONE
 from netdoctor.model import Command, Report, Status
 from netdoctor.process import far
 from netdoctor.report import formats
-from netdoctor.textsafe import clean
+from netdoctor.textsafe import clean, nearest
 
 if TYPE_CHECKING:
     from netdoctor.cli.options import Options
@@ -30,10 +30,14 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
     from netdoctor import policy
 
     if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
-        raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}")
+        hint = nearest(options.exit_style, policy.EXIT_STYLES)
+        raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}{hint}")
     known = formats.names(metrics=command in (Command.PREFLIGHT, Command.FLEET))
-    if options.form is not None and options.form not in known:
-        raise UsageError(f"--format: must be one of {', '.join(known)}, not {options.form!r}")
+    for form in filter(None, (options.format, options.form)):  # also where --brief is printed
+        if form not in known:
+            raise UsageError(f"--format: must be one of {', '.join(known)}, not {form!r}{nearest(form, known)}")
+    if options.brief and options.format not in (None, "brief"):
+        raise UsageError(f"--brief and --format {options.format}: one report is printed; give one of the two")
     for name in _wanted(options):
         if name not in known:
             suffixes = ", ".join(suffix for one in known for suffix in formats.FORMATS[one].suffixes)

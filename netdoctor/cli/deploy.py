@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from netdoctor.cli import deliver
 from netdoctor.cli.options import Options
-from netdoctor.textsafe import listed
+from netdoctor.textsafe import listed, nearest
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -78,7 +78,7 @@ def run(what: str | None, to: str | None) -> int:
         print("\n".join(known))
         return 0
     if what not in known:
-        return refused(f"there is {', '.join(known)}; not {what!r}")
+        return refused(f"there is {', '.join(known)}; not {what!r}{nearest(what, known)}")
     found = list(_below(here / what))
     return _print(found) if to is None else _put(what, found, os.path.abspath(to))
 

@@ -21,6 +21,7 @@ from netdoctor.model import Health, Json, Report, Severity, Status
 from netdoctor.nccl.transport import shown_network
 from netdoctor.process import signals
 from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, loads
+from netdoctor.textsafe import nearest
 
 
 def run(options: Options, file: str | None, output: str | None, leave_out: Iterable[str]) -> int:
@@ -52,7 +53,7 @@ def _parts(names: Iterable[str]) -> Collection[Part]:
     named = [part.strip() for text in names for part in text.split(",") if part.strip()]
     known = {part.value: part for part in Part}
     if wrong := next((name for name in named if name not in known), None):
-        raise setup.UsageError(f"--leave-out: must be one of {', '.join(known)}, not {wrong!r}")
+        raise setup.UsageError(f"--leave-out: must be one of {', '.join(known)}, not {wrong!r}{nearest(wrong, known)}")
     return {known[name] for name in named}
 
 

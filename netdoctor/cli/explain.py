@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 import textwrap
@@ -15,8 +14,8 @@ from netdoctor.causes.results import RESULTS, ResultRow
 from netdoctor.fixes import mends
 from netdoctor.model import Fix
 from netdoctor.plugins import Loaded, needs
-from netdoctor.textsafe import clean
-from netdoctor.variables.catalogue import lookup
+from netdoctor.textsafe import clean, nearest
+from netdoctor.variables.catalogue import closest, lookup
 
 WIDTH: Final = 100
 _PLACES: Final = {
@@ -42,20 +41,21 @@ def listing(loaded: Loaded) -> str:
     return "\n".join(lines) + "\n" if lines else "no checks\n"
 
 
-def explain(loaded: Loaded, id: str) -> str:
+def explain(loaded: Loaded, id: str, width: int = WIDTH) -> str:
     """All about one check or one cause.  Raises LookupError with the nearest name."""
     spec = next((s for s in loaded.specs if s.id == id), None)
     if spec is not None:
-        return _text(_check(spec, loaded.sources.get(id, "")))
+        return _text(_check(spec, loaded.sources.get(id, ""), width))
     if (cause := id.removeprefix("log.")) in CAUSES:  # of a log each cause is a check
-        return _text(_cause(CAUSES[cause]))
+        return _text(_cause(CAUSES[cause], width))
     if id in RESULTS:
-        return _text(_result(id, RESULTS[id]))
+        return _text(_result(id, RESULTS[id], width))
     if variable := lookup(id) or lookup(id.upper()):
         raise LookupError(f"{clean(id)!r} is a variable: netdoctor env --explain {variable.name}")
     known = [*(s.id for s in loaded.specs), *CAUSES, *RESULTS]
-    close = difflib.get_close_matches(id, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "; netdoctor list names the checks"
+    if near := closest(id.upper()) if "_" in id and id.isupper() else None:
+        raise LookupError(f"{clean(id)!r} is no variable; did you mean {near}? netdoctor env --explain {near}")
+    hint = nearest(id, known) or "; netdoctor list names the checks"
     raise LookupError(f"no check and no cause {clean(id)!r}{hint}")
 
 
@@ -63,8 +63,8 @@ def _text(lines: Iterator[str]) -> str:
     return "\n".join(clean(line) for line in lines) + "\n"
 
 
-def _check(spec: CheckSpec, source: str) -> Iterator[str]:
-    yield f"{spec.id}: {spec.title}"
+def _check(spec: CheckSpec, source: str, width: int) -> Iterator[str]:
+    yield from textwrap.wrap(f"{spec.id}: {spec.title}", width)
     if source and source != "built in":
         yield f"from {source}"
     document = getattr(sys.modules.get(spec.judge.__module__), "__doc__", None) or spec.judge.__globals__.get("__doc__")
@@ -73,60 +73,60 @@ def _check(spec: CheckSpec, source: str) -> Iterator[str]:
         lines = lines[2:]
     if lines:
         yield ""
-        yield from lines
+        yield from _document(lines, width)
     yield ""
     yield "looks at"
     for need in needs(spec):
         about = (inspect.getdoc(need.type) or "").partition("\n")[0]
-        yield from _wrapped(f"{need.type.__name__}: {about}")
+        yield from _wrapped(f"{need.type.__name__}: {about}", width)
     row = CAUSES.get(spec.cause)
     if row is not None:
         yield ""
-        yield from _about(row)
+        yield from _about(row, width)
     others = [name for name, other in CAUSES.items() if spec.id in other.look and name != spec.cause]
     if others:
         yield ""
-        yield from _wrapped(f"it may also find (netdoctor explain NAME): {', '.join(others)}")
+        yield from _wrapped(f"it may also find (netdoctor explain NAME): {', '.join(others)}", width)
 
 
-def _result(id: str, row: ResultRow) -> Iterator[str]:
-    yield f"{id}: {row.title}"
+def _result(id: str, row: ResultRow, width: int) -> Iterator[str]:
+    yield from textwrap.wrap(f"{id}: {row.title}", width)
     yield ""
-    yield from textwrap.wrap(row.says, WIDTH)
+    yield from textwrap.wrap(row.says, width)
     if row.cause != "other":
         yield ""
-        yield from _about(CAUSES[row.cause])
+        yield from _about(CAUSES[row.cause], width)
 
 
-def _cause(row: Cause) -> Iterator[str]:
-    yield f"{row.name}: {row.title}"
+def _cause(row: Cause, width: int) -> Iterator[str]:
+    yield from textwrap.wrap(f"{row.name}: {row.title}", width)
     yield ""
-    yield from _about(row)
+    yield from _about(row, width)
     if row.look:
         yield ""
         yield f"looked at by {', '.join(row.look)}"
 
 
-def _about(row: Cause) -> Iterator[str]:
+def _about(row: Cause, width: int) -> Iterator[str]:
     yield "when it fails"
-    yield from _wrapped(f"{row.title} (cause {row.name}, {row.severity.value} unless the check says otherwise)")
-    yield from _wrapped(f"cost: {row.costs}")
+    yield from _wrapped(f"{row.title} (cause {row.name}, {row.severity.value} unless the check says otherwise)", width)
+    yield from _wrapped(f"cost: {row.costs}", width)
     before: tuple[str, ...] = ()
     for places, fix in mends(row.name):
         if places != before:
             yield ""
             yield f"to mend it {', '.join(_PLACES[place] for place in places)}"
         before = places
-        yield from _fix(fix)
+        yield from _fix(fix, width)
     if row.references:
         yield ""
         yield "read more"
         for reference in row.references:
-            yield from _wrapped(reference)
+            yield from _wrapped(reference, width)
 
 
-def _fix(fix: Fix) -> Iterator[str]:
-    yield from _wrapped(fix.summary)
+def _fix(fix: Fix, width: int) -> Iterator[str]:
+    yield from _wrapped(fix.summary, width)
     for command in fix.commands:
         yield f"    {command}"
     if fix.persistent:
@@ -135,7 +135,18 @@ def _fix(fix: Fix) -> Iterator[str]:
             yield f"    {command}"
 
 
-def _wrapped(text: str) -> list[str]:
+def _document(lines: list[str], width: int) -> Iterator[str]:
+    """As it stands, in a narrow terminal its paragraphs anew; what is indented stays as it is."""
+    if width >= WIDTH:
+        yield from lines
+        return
+    for number, paragraph in enumerate("\n".join(lines).split("\n\n")):
+        yield from [""] if number else []
+        free = not any(line.startswith((" ", "-")) for line in paragraph.splitlines())
+        yield from textwrap.wrap(paragraph, width, break_on_hyphens=False) if free else paragraph.splitlines()
+
+
+def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )

@@ -358,9 +358,7 @@ def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in signals.COMMANDS:
         signals.defer()
     streams.ensure_open()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a locale without UTF-8 must not end a report in a traceback
-            stream.reconfigure(errors="backslashreplace")
+    streams.plain_signs()
     try:
         app(prog_name=_name())
         code: str | int | None = 0

@@ -22,11 +22,17 @@ class Once(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        if [param.name for param in given].count("output") > 1:
+        names = [param.name for param in given]
+        if names.count("output") > 1:
             raise typer.BadParameter(
                 "given more than once: one run writes one file; --format prints another form: -f junit > b.xml"
             )
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        # NETDOCTOR_BRIEF and NETDOCTOR_FORMAT: the command line's word counts more.
+        for said, other, nothing in (("format", "brief", False), ("brief", "format", None)):
+            if said in names and other not in names and other in ctx.params:
+                ctx.params[other] = nothing
+        return rest
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,12 @@ LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", 
 def _declared() -> tuple[dict[str, Any], dict[str, Any]]:
     """The type and the default of every field: once, for each start of the program asks for it a dozen times."""
     return get_type_hints(Options, include_extras=True), {field.name: field.default for field in fields(Options)}
+
+
+def variables() -> tuple[str, ...]:
+    """The environment variables that say what an option says, but for those of the configuration's keys."""
+    meant = (part.envvar for hint in _declared()[0].values() for part in getattr(hint, "__metadata__", ()))
+    return tuple(name for name in meant if isinstance(name, str))
 
 
 def takes(*names: str) -> Callable[[Callable[..., int]], Callable[..., None]]:

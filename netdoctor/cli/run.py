@@ -23,6 +23,7 @@ from netdoctor.cli.options import Options
 from netdoctor.environment import Of, names_of
 from netdoctor.facts.launcher import detect
 from netdoctor.process import far, signals
+from netdoctor.textsafe import clean
 
 WAIT: Final = 900.0  # seconds that a rank waits for its node's doctor: its own budget and a cold import of torch
 SERVE: Final = 120.0  # seconds after the verdict until the last rank must have asked
@@ -45,6 +46,8 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
         if seen.absent:
             print(f"netdoctor: {seen.words[0]}: no such command; nothing was looked at", file=sys.stderr)
             return 127
+        if in_the_way := seen.obstacle:
+            print(clean(f"netdoctor: {seen.words[0]} will not start: {in_the_way.why}"), file=sys.stderr)
         with applied(seen) as job:
             code = preflight.before_the_job(options, job, gate=gate)
         if launcher.local_rank == 0 and others > 0:

@@ -33,7 +33,7 @@ def serve(options: Options, listen: str, every: float) -> int:
         if not 10 <= every <= 86400:
             raise UsageError("--every: seconds, from 10 to 86400")
         if options.output is not None or options.form is not None:
-            raise UsageError("--serve: it serves metrics, and writes no report")
+            raise UsageError("it serves metrics, and writes no report: no --output, --format, --brief")
         if reason := formats.lacking("prometheus"):
             raise UsageError(reason)
         from prometheus_client import CollectorRegistry, start_http_server

@@ -12,7 +12,7 @@ from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult, Command, Finding, Json, Status, plain
 from netdoctor.process import far
-from netdoctor.textsafe import clean
+from netdoctor.textsafe import clean, nearest
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -35,6 +35,8 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     from netdoctor.causes import CAUSES
     from netdoctor.config import load as config
 
+    if options.only is not None and not options.ids:  # an empty variable of a script must not become all checks
+        raise UsageError("--only: it names no check; netdoctor list names them")
     overrides = options.overrides()
     if isinstance(overrides["python"], str) and "/" in overrides["python"]:
         try:
@@ -53,13 +55,24 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     except ConfigError as error:
         raise UsageError(str(error)) from None
     loaded = replace(loaded, as_root=options.user in ("root", "0"))  # the command line's word alone: of who may run it
-    for note in (*loaded.notes, *_namesake()):
+    for note in (*loaded.notes, *_misspelt(), *_namesake()):
         print(f"netdoctor: {note}", file=sys.stderr)
     causes = (id for cause in CAUSES.values() for id in cause.look)
     # A name that no cause has: the checks themselves must be loaded to tell.
     if command is not Command.PREFLIGHT and _unmatched(loaded, causes) and judged(loaded, None, lambda x: _named(loaded, x)):
         raise UsageError("whether the configuration names checks that there are cannot be told")
     return loaded
+
+
+def _misspelt() -> Iterator[str]:
+    """Of variables that nearly have the name of an option's; those of the configuration's keys are told where it is read."""
+    from netdoctor.cli.options import variables
+    from netdoctor.config.load import PREFIX
+
+    known = variables()
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in known and (hint := nearest(name, known, cutoff=0.9)):
+            yield f"{name} is not an option{hint}"
 
 
 def _namesake() -> Iterator[str]:
@@ -131,8 +144,9 @@ def _named(config: Config, lost: CheckResult | None) -> int:
 
 
 def _warn(config: Config, loaded: Loaded) -> None:
-    for name in _unmatched(config, (spec.id for spec in loaded.specs)):
-        print(f"netdoctor: the configuration names {name!r}, which is no check", file=sys.stderr)
+    known = [spec.id for spec in loaded.specs]
+    for name in _unmatched(config, known):
+        print(f"netdoctor: the configuration names {name!r}, which is no check{nearest(name, known)}", file=sys.stderr)
 
 
 def load_checks(
@@ -150,10 +164,7 @@ def load_checks(
     known = {spec.id for spec in loaded.specs} | {result.id for result in loaded.results} | set(only if lost else ())
     missing = [id for id in only if id not in known]
     if missing:
-        import difflib
-
-        near = difflib.get_close_matches(missing[0], sorted(known), n=1)
-        words = f"--only: no check {missing[0]!r}" + (f"; did you mean {near[0]}?" if near else "")
+        words = f"--only: no check {missing[0]!r}{nearest(missing[0], sorted(known))}"
         raise UsageError("; ".join([words, *(f"{f.subject}: {f.message}" for r in loaded.results for f in r.findings)]))
     _warn(config, loaded)
     results = loaded.results
@@ -208,6 +219,7 @@ def decider(
             selected=selected,
             partial=partial or (f"--only leaves checks out, and {why}" if left_out else None),
             must=must,
+            gate=gate,
         )
 
     return decide

@@ -54,6 +54,17 @@ def unreachable(cluster: Cluster) -> list[Trouble]:
     ]
 
 
+def left_out(cluster: Cluster) -> list[str]:
+    """Which nodes tried no other, and which none tried: of those the sample shows nothing."""
+    every = set(range(cluster.nodes.count)) if cluster.nodes.count > 1 else set()
+    silent = every - {node for node, row in cluster.reach.items() if row}
+    unseen = every - {node for row in cluster.reach.values() for node in row}
+    return [
+        *([f"{listed(silent)} tried no other node, or did not tell of it"] if silent else []),
+        *([f"no other node tried {listed(unseen)}, or told of it"] if unseen else []),
+    ]
+
+
 def losing(cluster: Cluster) -> list[Trouble]:
     """Where connections are made and no data follows.  A lost segment size is an MTU, slowness alone is none."""
     tried = {a: {b: why for b, why in row.items() if not why or why.of_data} for a, row in _tried(cluster).items()}

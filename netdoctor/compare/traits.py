@@ -70,6 +70,7 @@ class Family(Enum):
     CUDA = ("cuda", "CUDA of the driver", "drift", MIGHT)
     KERNEL = ("kernel", "kernel", "drift", MIGHT)
     CLOCK = ("clock", "clock", "clock", NOTHING, "chronyc tracking, or timedatectl")
+    IOMMU = ("iommu", "IOMMU of GPUs and HCAs", "drift", NOTHING)  # by itself it costs nothing: pci.path judges what may
     TORCH = ("torch", "torch", "version_mismatch", MIGHT)
     TORCH_CUDA = ("torch_cuda", "CUDA of torch", "version_mismatch", MIGHT)
     # Refused at the handshake from NCCL 2.23.4 on (src/bootstrap.cc), undefined before.
@@ -100,6 +101,13 @@ class Family(Enum):
         self.word, self.label, self.cause, self.loss, self.how = word, label, cause, loss, how
 
 
+_PLAIN: Final = (
+    (Family.DRIVER, "driver"),
+    (Family.CUDA, "cuda_driver"),
+    (Family.KERNEL, "kernel"),
+    (Family.CLOCK, "clock"),
+    (Family.IOMMU, "iommu"),
+)
 _FAMILIES: Final = {one.word: one for one in Family}
 
 
@@ -162,12 +170,7 @@ def traits(inventory: dict[str, Any], tool: str, is_default: Callable[[str, str]
     out: dict[Trait, str] = {}
     if tool:
         out[Trait(Family.NETDOCTOR)] = tool
-    for family, key in (
-        (Family.DRIVER, "driver"),
-        (Family.CUDA, "cuda_driver"),
-        (Family.KERNEL, "kernel"),
-        (Family.CLOCK, "clock"),
-    ):
+    for family, key in _PLAIN:
         _put(out, Trait(family), inventory.get(key))
     for part in (_software, _sysctls, _links, _gpus, _nics):
         part(out, inventory)

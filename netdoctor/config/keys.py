@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from netdoctor.config.document import ConfigError, Path, parse
 from netdoctor.policy import FAIL_ON_ORDER, PROFILE_ORDER, Waiver, strictest
+from netdoctor.textsafe import nearest
 
 VANTAGES: Final = ("job", "node", "host", "container", "pod-init", "pod", "prolog", "wrapper", "host-root")
 VIAS: Final = ("torch", "nccl")  # facts.runs.Caller
@@ -90,9 +90,7 @@ def _text(value: Any) -> str:
 def _choice(choices: tuple[str, ...]) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if value not in choices:
-            close = difflib.get_close_matches(str(value), choices, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise WrongValueError(f"must be one of {', '.join(choices)}, not {_shown(value)}{hint}")
+            raise WrongValueError(f"must be one of {', '.join(choices)}, not {_shown(value)}{nearest(str(value), choices)}")
         return str(value)
 
     return check
@@ -112,6 +110,12 @@ def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise WrongValueError(f"must be a list of text, not {_shown(value)}")
     return tuple(_below(index, _text, item) for index, item in enumerate(value))
+
+
+def _folders(value: Any) -> tuple[str, ...]:
+    if odd := [one for one in _texts(value) if not one.startswith("/")]:
+        raise WrongValueError(f"must be absolute paths, not {_shown(odd[0])}")
+    return _texts(value)
 
 
 def _below(step: str | int, check: Callable[[Any], Any], value: Any) -> Any:
@@ -155,8 +159,7 @@ def _waiver(value: Any) -> Waiver:
         raise WrongValueError("must be a mapping with check, reason and until")
     for name in value:
         if name not in WAIVER_KEYS:
-            close = difflib.get_close_matches(name, WAIVER_KEYS, n=1, cutoff=0.5)
-            raise WrongValueError(f"unknown key; did you mean {close[0]}?" if close else "unknown key", (name,))
+            raise WrongValueError(f"unknown key{nearest(str(name), WAIVER_KEYS, cutoff=0.5)}", (name,))
     missing = [name for name in ("check", "reason", "until") if value.get(name) is None]
     if missing:
         raise WrongValueError(f"a waiver needs {' and '.join(missing)}")
@@ -264,6 +267,7 @@ def _words(stricter: Callable[[Any, Any], Any], about: str) -> Key:
 
 
 _TEXT: Final = {"type": "string", "minLength": 1}
+_FOLDERS: Final = {"type": "array", "items": {"type": "string", "pattern": "^/"}}
 _WAIVER: Final = {
     "type": "object",
     "properties": {**dict.fromkeys(WAIVER_KEYS, _TEXT), "until": {"type": "string", "format": "date"}},
@@ -286,6 +290,7 @@ KEYS: Final[dict[str, Key]] = {
     "job.communicators": _whole(1, _larger, "NCCL communicators (process groups) at once; each takes ports and memory"),
     "job.gloo_groups": _whole(0, _from(1), "Gloo process groups; 0: none"),
     "job.all_to_all": _switch(_larger, "every rank sends to every rank (mixture of experts): that takes more ports"),
+    "job.paths": Key("texts", _folders, _and, "folders that the job writes (checkpoints, logs)", _FOLDERS),
     "expected.gpus": _whole(0, _more_than_the_sites, "GPUs of the node; 0: none"),
     "expected.hcas": _whole(0, _more_than_the_sites, "RDMA devices of the job on the node; 0: none"),
     "expected.hca_rate_gbps": _above_zero(_more_than_the_sites, "rate of every port of the job's RDMA devices, Gbit/s"),
@@ -302,6 +307,7 @@ KEYS: Final[dict[str, Key]] = {
     "expected.gpu_addresses": _words(_and, "PCI addresses where a GPU must be"),
     "expected.nvlinks": _whole(1, _larger, "NVLinks that are up on each GPU"),
     "expected.gpu_power_limit_w": _above_zero(_more_than_the_sites, "power limit of each GPU at least, W"),
+    "expected.gpu_clock_mhz": _above_zero(_more_than_the_sites, "SM clock of each GPU under load at least, MHz"),
     "expected.hca_addresses": _words(_and, "PCI addresses where an RDMA device must be"),
     "expected.hca_firmware": _words(_kept, "firmware that the RDMA devices may have"),
     "expected.driver": _word(_kept, "version of the GPU driver"),

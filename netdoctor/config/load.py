@@ -6,7 +6,6 @@ it is always read, and every other source can only make it stricter: the one who
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import stat
@@ -20,6 +19,7 @@ from netdoctor.config.keys import KEYS, WrongValueError, from_text
 from netdoctor.policy import Waiver
 from netdoctor.process import far
 from netdoctor.process.streams import readable
+from netdoctor.textsafe import nearest
 
 SITE_FILE: Final = "/etc/netdoctor/config.yaml"
 PREFIX: Final = "NETDOCTOR_"
@@ -38,6 +38,7 @@ class Job:
     communicators: int | None = None
     gloo_groups: int | None = None
     all_to_all: bool | None = None
+    paths: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Expect:
     gpu_addresses: tuple[str, ...] | None = None
     nvlinks: int | None = None
     gpu_power_limit_w: float | None = None
+    gpu_clock_mhz: float | None = None
     hca_addresses: tuple[str, ...] | None = None
     hca_firmware: tuple[str, ...] | None = None
     driver: str | None = None
@@ -98,8 +100,11 @@ class Config:
         expected = {**_said(self.expected)}
         if floor is not None:
             expected["busbw_floor"] = {str(size): floor[size] for size in sorted(floor)}
-        expected = {key: list(value) if isinstance(value, tuple) else value for key, value in expected.items()}
-        answer: dict[str, Any] = {"profile": self.profile, "job": _said(self.job), "expected": expected}
+        job, expected = (
+            {key: list(value) if isinstance(value, tuple) else value for key, value in one.items()}
+            for one in (_said(self.job), expected)
+        )
+        answer: dict[str, Any] = {"profile": self.profile, "job": job, "expected": expected}
         if self.behind:
             answer["behind_lock"] = list(self.behind)
         for name in ("python", "user", "vantage", "budget_s", "command", "launch"):
@@ -302,8 +307,7 @@ def _checked(key: str, value: Any, at: Path, wrong: Callable[[Path, str], Config
 
 def _unknown_key(name: str, known: set[str]) -> str:
     """``unknown key; did you mean nodes?``"""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(sorted(known))}"
+    return "unknown key" + (nearest(name, sorted(known), cutoff=0.5) or f"; known are {', '.join(sorted(known))}")
 
 
 def variable(key: str) -> str:
@@ -320,8 +324,8 @@ def _environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
             if environ[name].strip():
                 out[known[name]] = _from_text(known[name], environ[name], name)
         # Not an error: Kubernetes puts NETDOCTOR_SERVICE_HOST into every pod beside a Service of that name.
-        elif name.startswith(PREFIX) and (close := difflib.get_close_matches(name, known, n=1, cutoff=0.9)):
-            hints.append(f"{name} is not an option; did you mean {close[0]}?")
+        elif name.startswith(PREFIX) and (hint := nearest(name, known, cutoff=0.9)):
+            hints.append(f"{name} is not an option{hint}")
     return out, hints
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from netdoctor.expectation import device, parts, past, platform, siblings
 from netdoctor.expectation import rails as of_rails
 from netdoctor.expectation.findings import About, findings
-from netdoctor.expectation.health import clocks, fabric
+from netdoctor.expectation.health import clocks, fabric, held_low
 from netdoctor.expectation.health import comparison as health
 from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source
 from netdoctor.expectation.site import comparison as by_site
@@ -27,6 +27,7 @@ __all__ = [
     "findings",
     "gpus",
     "health",
+    "held_low",
     "links",
     "past",
     "place",
@@ -46,7 +47,9 @@ def gpus(pci: Pci, nvml: Gpus, firmware: Platform, site: Expected) -> Comparison
     expected = [*device.nvlinks(pci, nvml), *siblings.of(every), *siblings.of_one_make(every)]
     if isinstance(shape, platform.Shape) and site.gpus is None:  # whoever says how many he has knows better than the table
         expected += platform.gpus(shape)
-    return Comparison((*every, there), tuple(expected), missing(shape, parts.unlinked(nvml), parts.apart(pci, nvml)))
+    return Comparison(
+        (*every, there), tuple(expected), missing(shape, parts.unlinked(nvml), parts.apart(pci, nvml), parts.half_bridged(nvml))
+    )
 
 
 def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, site: Expected) -> Comparison:
@@ -61,7 +64,7 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, site:
     speeds = [speed for part in found.parts if isinstance(speed := part.has.get(Quantity.INTERFACE_SPEED), int | float)]
     all_of_it = {Quantity.RATE: fastest, Quantity.INTERFACE_SPEED: max(speeds, default=None)}
     there = Part(NODE, {Quantity.RAILS: number or found.seen, **all_of_it})
-    expected = [*device.ports(found.parts), *siblings.of(found.parts)]
+    expected = [*device.ports(found.parts), *siblings.of(found.parts, but=Quantity.FIRMWARE), *siblings.of(found.boards)]
     expected += [bond.expectation(name) for name, bond in found.bonds.items()]
     # Who wrote down exactly so many knows that a GPU lacks its own.
     counted = bool(number) and site.hcas == number

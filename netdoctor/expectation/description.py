@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from netdoctor.expectation.site import own
 from netdoctor.model import Json
 
 # What a floor leaves to chance.  Run-to-run spread of an all-reduce on one node is 1 to 3 % (fleet.outliers); 10 % less is also
@@ -31,6 +32,7 @@ def describe(inventory: Mapping[str, Any], runs: Iterable[Run] = (), without: Co
     """The keys of `expected:` by which a node like this one is known; nothing of what could not be read."""
     out: dict[str, Json] = {}
     gpus, nics, pci = (_rows(inventory.get(name)) for name in ("gpus", "nics", "pci"))
+    nics = nics and own(nics)  # virtual functions come and go with those that they are given to
     if gpus is not None:
         out["gpus"] = len(gpus)
         out |= _one("gpu_model", (gpu.get("name") for gpu in gpus))

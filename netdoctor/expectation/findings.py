@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.causes.cost import less
-from netdoctor.expectation.model import Comparison, Quantity, Shortfall, judged
+from netdoctor.causes.cost import infiniband_packets, less, roce_frames
+from netdoctor.expectation.model import Comparison, Quantity, Shortfall, Source, judged
 from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
+from netdoctor.nccl.rdma_access import PORT_UP
 
 _LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
 CAUSES: Final = {
     **dict.fromkeys((Quantity.WIDTH, Quantity.SPEED, Quantity.RATE, Quantity.PORTS, Quantity.NVLINKS, Quantity.LANES), _LINK),
     **dict.fromkeys((Quantity.INTERFACE, Quantity.INTERFACE_SPEED, Quantity.BOND), _LINK),
     **dict.fromkeys((Quantity.THERE, Quantity.GPUS, Quantity.RAILS, Quantity.NEAREST, Quantity.GPUS_NEAR), _MISSING),
-    Quantity.MTU: "mtu",
+    **dict.fromkeys((Quantity.MTU, Quantity.PACKET), "mtu"),
     Quantity.GID_KINDS: "roce_gid",
     Quantity.FAMILIES: "roce_gid",
     **dict.fromkeys((Quantity.CLOCK, Quantity.POWER), "gpu_slow"),
@@ -130,6 +131,11 @@ def loss_of(one: Shortfall, about: About) -> Loss:
     quantity, should = one.expectation.quantity, one.expectation.should
     if quantity in _PARTS_OF_MANY:
         return less(about.number - 1, about.number, about.what, needed=about.needed)
+    of_rails = quantity is Quantity.MTU and one.expectation.source is Source.SIBLINGS  # no other parts have an MTU
+    if of_rails and not isinstance(should, str) and not isinstance(one.has, str):
+        return roce_frames(one.has, should, needed=about.needed)
+    if quantity is Quantity.PACKET and not isinstance(should, str) and not isinstance(one.has, str):
+        return infiniband_packets(one.has, should, needed=about.needed)
     if quantity not in _UNITS or isinstance(should, str) or isinstance(one.has, str):
         return _DIFFERS
     if one.expectation.enough is not None and one.has >= one.expectation.enough:
@@ -161,7 +167,7 @@ _FIXES: Final = {
     Quantity.WIDTH: _PCI,
     Quantity.SPEED: _PCI,
     Quantity.RATE: _CABLE,
-    Quantity.PORTS: _CABLE,
+    Quantity.PORTS: (PORT_UP, "ibstat {}   # State, Physical state", "sminfo", "rdma link show | grep {}"),
     Quantity.LANES: _CABLE,
     Quantity.INTERFACE: _CABLE,
     Quantity.INTERFACE_SPEED: _INTERFACE,
@@ -176,6 +182,11 @@ _FIXES: Final = {
     Quantity.NEAREST: _BUS,
     Quantity.GPUS_NEAR: _BUS,
     Quantity.MTU: ("give its interface the MTU of the others", "ip -br link", "rdma link show"),
+    Quantity.PACKET: (
+        "give its port the MTU of the others: of the link, and of the partition (mtu= in the subnet manager's partitions.conf)",
+        "ibv_devinfo -d {} | grep mtu",
+        "smpquery portinfo -C {} 0 1 | grep -i mtu",
+    ),
     Quantity.GID_KINDS: _GIDS,
     Quantity.FAMILIES: _GIDS,
     Quantity.PKEY: (

@@ -10,11 +10,26 @@ from typing import Final
 
 from netdoctor.expectation import siblings
 from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source, Value
-from netdoctor.facts.gpu_health import GpuState
+from netdoctor.facts.gpu_health import (
+    DISPLAY,
+    HW_SLOWDOWN,
+    HW_THERMAL,
+    IDLE,
+    POWER_BRAKE,
+    SW_POWER,
+    SW_THERMAL,
+    SYNC_BOOST,
+    GpuState,
+)
 from netdoctor.facts.gpu_load import GpuLoad, Load
 from netdoctor.model import Kind, Unavailable
 
 SAMPLES: Final = 3  # moments under load, before a clock says something
+# Of the highest clock that a board knows.  Consumer boards run at four fifths of it with no reason named (a GeForce RTX 3090's
+# boost clock is 1,695 of 2,100 MHz), boards of data centres at all of it (an H100: 1,980 MHz); what is lower has a reason.
+LOW: Final = 0.75
+EXPLAINED: Final = (HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE, SW_POWER, SYNC_BOOST, DISPLAY)
+SEEN: Final = 2  # moments with a reason, which one alone may be by chance
 MIB: Final = 1 << 20
 Has = dict[Quantity, Value | None | Unavailable]
 
@@ -36,14 +51,39 @@ def _part(gpu: GpuState) -> Part:
     return Part(gpu.place, has, str(gpu.name) if gpu.name and gpu.mig is not True else "")
 
 
-def clocks(gpus: tuple[GpuState, ...], load: GpuLoad) -> Comparison:
-    """The highest clock of each under load, against the median of its model: chips of one model differ by a few steps."""
+def clocks(gpus: tuple[GpuState, ...], load: GpuLoad, site: float | None = None) -> Comparison:
+    """The highest clock of each under load, against the median of its model (chips of one model differ by a few steps), and
+    against what the site says."""
     parts = tuple(_clock(gpu, (load.gpus or {}).get(str(gpu.uuid))) for gpu in gpus)
-    return Comparison(parts, tuple(_clocks(parts)))
+    said = [Expectation(one.name, Quantity.CLOCK, site, Source.SITE, "expected: of the site") for one in parts if site]
+    return Comparison(parts, (*said, *_clocks(parts)))
+
+
+def held_low(gpus: tuple[GpuState, ...], load: GpuLoad) -> tuple[dict[tuple[int, int], int], Unavailable | None]:
+    """GPUs whose highest clock under load is far below their board's own, and NVML names no reason: (clock, board's) -> how
+    many; and why that could not be told of one.  A lock has no reason of its own (nvml.h, nvmlClocksEventReason*)."""
+    low: dict[tuple[int, int], int] = {}
+    lost: Unavailable | None = None
+    for gpu in gpus:
+        seen = (load.gpus or {}).get(str(gpu.uuid))
+        if seen is None or not _busy(gpu, seen):
+            continue
+        clock, most, reasons = seen.clock, seen.clock_max, seen.reasons
+        if isinstance(most, Unavailable):
+            lost = lost if most.kind in (Kind.UNSUPPORTED, Kind.NOT_READ) else most
+        elif isinstance(clock, int) and 0 < clock < LOW * most and not isinstance(reasons, Unavailable):
+            working = (seen.samples or 0) - reasons.get(IDLE, 0)
+            if working >= SAMPLES and not any(reasons.get(bit, 0) >= SEEN for bit in EXPLAINED):
+                low[clock, most] = low.get((clock, most), 0) + 1
+    return low, lost
+
+
+def _busy(gpu: GpuState, seen: Load) -> bool:
+    return bool(seen.samples and seen.samples >= SAMPLES and gpu.mig is False)
 
 
 def _clock(gpu: GpuState, seen: Load | None) -> Part:
-    busy = seen is not None and seen.samples and seen.samples >= SAMPLES and gpu.mig is False
+    busy = seen is not None and _busy(gpu, seen)
     has: Has = {Quantity.CLOCK: _known(seen.clock, float) if seen is not None and busy else None}
     return Part(f"{gpu.place} under load", has, str(gpu.name) if gpu.name else "")
 

@@ -39,6 +39,7 @@ class Quantity(Enum):
     INTERFACE = ("its interface", "{}", False)
     INTERFACE_SPEED = ("speed of its interface", "{:g} Gb/s", True)
     MTU = ("MTU", "{:g}", True)
+    PACKET = ("MTU of the port", "{:g}", True)
     MODEL = ("model", "{}", False)
     CAPABILITY = ("compute capability", "{}", False)
     DRIVER = ("driver", "{}", False)
@@ -177,9 +178,21 @@ _CLOSE: Final = {Quantity.MEMORY: 0.98, Quantity.CLOCK: 0.9}
 
 def is_short(quantity: Quantity, has: Value, should: Value) -> bool:
     """Whether a part has less than it should, or another."""
+    if quantity is Quantity.FAMILIES:
+        return _lacks(str(has), str(should))
     if not quantity.ordered or isinstance(has, str) or isinstance(should, str):
         return has != should
     return has < should * _CLOSE.get(quantity, 1)
+
+
+_FAMILIES: Final = ("IPv4", "IPv6")
+
+
+def _lacks(has: str, should: str) -> bool:
+    """Of address families: NCCL takes IPv4 where nobody says another (ncclIbGetGidIndex, src/transport/net_ib), so that one
+    beside it is nobody's fault; what NCCL_IB_ADDR_FAMILY asks for, rdma.gid judges."""
+    needed = should.partition(", ")[0]
+    return needed in _FAMILIES and needed not in has.split(", ")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,21 @@ def gpus(pci: Pci, nvml: Gpus) -> tuple[Part, ...] | Unavailable:
     return tuple(_replaced(part, every) for part in every)
 
 
+def half_bridged(nvml: Gpus) -> Unavailable | None:
+    """As many cards of one model without an NVLink bridge as makes pairs, beside others with one: were they never bought, or
+    not put back?  Of a quarter at most the siblings say it, and of an odd number one can have none.
+    """
+    every = [gpu for gpu in nvml.all or () if isinstance(gpu.nvlinks, tuple) and bridged(gpu) and gpu.mig is not True]
+    for model in dict.fromkeys(gpu.name for gpu in every):
+        like = [gpu for gpu in every if gpu.name == model]
+        bare = [gpu for gpu in like if not any(gpu.nvlinks or ())]
+        if bare and len(bare) < len(like) and len(bare) % 2 == 0 and len(bare) > _FEW * len(like):
+            where = ", ".join(str(gpu.pci) for gpu in bare)
+            text = f"{len(bare)} of {len(like)} {model} have no NVLink bridge ({where}), the others have one"
+            return Unavailable(Kind.NOT_READ, text)
+    return None
+
+
 def bridged(gpu: Gpu) -> bool:
     """Whether its NVLinks, if it has any, go to one other card."""
     return isinstance(gpu.name, str) and _BRIDGED.search(gpu.name) is not None

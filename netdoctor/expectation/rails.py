@@ -35,6 +35,7 @@ class Rails:
 
     devices: tuple[RdmaDevice, ...]
     parts: tuple[Part, ...]  # one each
+    boards: tuple[Part, ...]  # their firmware: its releases differ by who made the board (PSID), so those of one are alike
     near: tuple[Part, ...]  # how many of them each GPU has behind its own switch, and each of them GPUs
     gpus: int
     chosen: bool  # NCCL_IB_HCA selects them: how many there are is the job's own choice
@@ -87,13 +88,18 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
             alike = set()
         near = [Part(gpu_name(d.address), {Quantity.NEAREST: len(meant[d.address])}, "GPUs") for d in gpus]
         near += _without_gpu([d for d in hardware if kinds[d.name] == main], members, pci)
-    parts = [_rail(d, pci, net, len(members)) for d in members]
+    once = hcas.seen_once(members)
+    parts = [_rail(d, pci, net, len(once) if d in once else 0) for d in members]
+    if any(port.mtu is None for d in members if (port := up(d))):  # where one is not told, nobody's is compared
+        parts = [replace(part, has={**part.has, Quantity.PACKET: None}) for part in parts]
     parts = [part if part.name in alike else replace(part, like="") for part in parts]
     chosen, switched = choice is not None, any(own.values())
+    alone = missing(*(d.board for d in members)) is None  # one that is not known may be of any
+    firmware = tuple(_of_board(part, str(d.board) if alone else "") for d, part in zip(members, parts, strict=True))
     modes = {d.name: link.modes for d in members if isinstance(link := _link(d, net), Link) and link.modes}
     whole = {d.name: bond for d in members if (bond := bonds.of(_link(d, net), net))}
     near = [] if choice else near
-    return Rails(members, tuple(parts), tuple(near), len(gpus), chosen, switched, modes, len(hardware), whole)
+    return Rails(members, tuple(parts), firmware, tuple(near), len(gpus), chosen, switched, modes, len(hardware), whole)
 
 
 _NO_PLACE: Final = Unavailable(Kind.NOT_READ, "its place on PCI")
@@ -200,22 +206,27 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
     has: dict[Quantity, Value | None | Unavailable] = {
         Quantity.PORTS: sum(p.state == "ACTIVE" for p in device.ports or ()) if number >= PLENTY else None,
         Quantity.DRIVER: device.driver,
-        Quantity.FIRMWARE: device.firmware,
+        Quantity.FIRMWARE: device.board if isinstance(device.board, Unavailable) else device.firmware,
         Quantity.MODEL: _model(device, pci),
     }
     if where:
         has[Quantity.NUMA] = numa_beside_its_port(where, pci)
     if port is not None:
         has |= {
-            Quantity.RATE: port.rate_gbps,
+            Quantity.RATE: port.rate,
             Quantity.LANES: port.lanes if port.link_layer == "InfiniBand" else None,
             Quantity.LAYER: port.link_layer,
             Quantity.PKEY: port.pkey,
+            Quantity.PACKET: port.mtu if port.link_layer == "InfiniBand" else None,  # of RoCE it follows from the interface's
             Quantity.GID_KINDS: _kinds(port),
             Quantity.FAMILIES: _families(port),
             **_of_interface(port, net),
         }
     return Part(device.name, has, f"rails .{_function(device)}")
+
+
+def _of_board(part: Part, board: str) -> Part:
+    return Part(part.name, {Quantity.FIRMWARE: part.has[Quantity.FIRMWARE]}, f"{part.like} {board}" if part.like else "")
 
 
 def _kinds(port: RdmaPort) -> Value | None | Unavailable:

@@ -14,7 +14,7 @@ _FEW: Final = 0.25
 _LACKED: Final = frozenset({Quantity.NEAREST, Quantity.GPUS_NEAR})
 
 
-def of(parts: Iterable[Part]) -> Iterator[Expectation]:
+def of(parts: Iterable[Part], but: Quantity | None = None) -> Iterator[Expectation]:
     """What each part should have because its siblings have it."""
     groups: dict[str, list[Part]] = {}
     for part in parts:
@@ -22,7 +22,7 @@ def of(parts: Iterable[Part]) -> Iterator[Expectation]:
             groups.setdefault(part.like, []).append(part)
     for group in groups.values():
         if len(group) > 1:
-            for quantity in dict.fromkeys(q for part in group for q in part.has):
+            for quantity in dict.fromkeys(q for part in group for q in part.has if q is not but):
                 yield from _alike(group, quantity)
 
 

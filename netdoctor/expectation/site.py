@@ -66,8 +66,9 @@ def comparison(
         has[GPUS] = {Quantity.GPUS: _gpus(inventory, expected.gpus, share=share)}
         wanted.append((GPUS, Quantity.GPUS, expected.gpus))
     if network:
-        has[NODE] |= {Quantity.RAILS: _number(inventory, "nics")}
-        wanted += [(NODE, Quantity.RAILS, expected.hcas)] if expected.hcas else []
+        if expected.hcas:
+            has[NODE][Quantity.RAILS] = _why(inventory.get("nics")) if nics is None else _hcas(nics, expected.hcas)
+            wanted.append((NODE, Quantity.RAILS, expected.hcas))
         if isinstance(rate := expected.hca_rate_gbps, int | float) and rate:
             has[NODE][Quantity.RATE] = _why(inventory.get("nics")) if nics is None else _rate(nics, expected.hcas, rate)
             wanted.append((NODE, Quantity.RATE, rate))
@@ -106,10 +107,23 @@ def _gpus(inventory: Mapping[str, Any], wanted: int, *, share: bool) -> int | Un
     return Unavailable(Kind.NOT_READ, f"NVML shows {seen} of {on_bus} on PCI") if share and seen < wanted <= on_bus else seen
 
 
+def own(nics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """RDMA devices that are cards of their own; where there are none, the virtual functions that somebody was given."""
+    hardware = [nic for nic in nics if nic.get("pci", "") is not None]  # none: software; not said: an older report
+    return [nic for nic in hardware if nic.get("virtual_function") is not True] or hardware
+
+
+def _hcas(nics: list[dict[str, Any]], wanted: int) -> int | Unavailable:
+    """A report does not say how many virtual functions are of one card."""
+    cards, every = len(own(nics)), len(nics)
+    more = Unavailable(Kind.NOT_READ, f"{every} are there, and {every - cards} of them virtual functions, or software")
+    return more if cards < wanted <= every else every
+
+
 def _rate(nics: list[dict[str, Any]], number: int | None | Unavailable, least: float) -> Value | Unavailable:
     """The rate of so many devices: which are the job's a report does not say, and those of storage may be slower."""
     best, lost = list[float](), None
-    for nic in nics:
+    for nic in own(nics):
         ports = _rows(nic.get("ports"))
         lost = missing(lost, _why(nic.get("ports")) if ports is None else None)
         rates = [port.get("rate_gbps") for port in ports or () if port.get("state") == "ACTIVE"]

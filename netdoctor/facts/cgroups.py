@@ -73,6 +73,7 @@ class _Look:
         self.v2 = by_v1 is None
         self.path = by_v1 or next((path for number, names, path in lines if number == "0" and not names), None)
         self.root, self.mount = _mounted(mounts, None if self.v2 else controller)
+        self.some = " - cgroup" in mounts  # of any controller
         self.levels = self._levels()
         self.hidden: bool | Unavailable = False
         if isinstance(self.levels, Unavailable):
@@ -88,7 +89,8 @@ class _Look:
         if self.path is None:
             return ()
         if not self.mount:
-            return Unavailable(Kind.NOT_READ, f"no cgroup file system with {self.controller} is mounted here")
+            which = f" with {self.controller}" if self.some else ""
+            return Unavailable(Kind.NOT_READ, f"no cgroup file system{which} is mounted here")
         below = f"{self.path.rstrip('/')}/".removeprefix("/" if self.root == "/" else f"{self.root}/")
         if "/../" in f"/{below}" or below.startswith("/"):
             return Unavailable(Kind.NOT_READ, f"the cgroup {self.path} is not below {self.mount}")

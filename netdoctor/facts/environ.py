@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from netdoctor.environment import of_job
 from netdoctor.facts.base import Fact
@@ -14,6 +15,15 @@ from netdoctor.host.base import Host, mapping, read, value
 from netdoctor.model import Kind, Unavailable, Word
 
 __all__ = ["ConfFile", "Environ", "Launcher", "Origin", "Setting", "effective", "entries", "probe", "without_value"]
+
+
+# Files that plugins read: NCCL's own example of a tuner (its README), Google's gIB (set_nccl_env.sh).
+PLUGIN_FILES: Final = (
+    "NCCL_TUNER_CONFIG_FILE",
+    "NCCL_TUNER_CONFIG_PATH",
+    "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE",
+    "NCCL_SHIM_GUEST_CONFIG_CHECKER_CONFIG_FILE",
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,7 @@ class Environ(Fact):
     not_there: tuple[str, ...] = ()  # of NCCL_GRAPH_FILE and NCCL_TOPO_FILE those that name no file
     not_read: Mapping[str, str] = field(default_factory=dict)  # of these two, why what the file says is not known
     topology: tuple[str, ...] = ()  # PCI addresses of the GPUs in the file of NCCL_TOPO_FILE
+    plugin_files_gone: tuple[str, ...] = ()  # of `PLUGIN_FILES` those that name no file
     graph: tuple[int, ...] = ()  # NVML's numbers of the GPUs in the file of NCCL_GRAPH_FILE
 
     @property
@@ -164,8 +175,16 @@ def probe(host: Host) -> Environ:
     texts = {name: _text_of(host, path) for name, path in named if path.startswith("/")}
     lost = tuple(n for n, text in texts.items() if isinstance(text, Unavailable) and text.kind is Kind.ABSENT)
     unread = {str(n): str(text) for n, text in texts.items() if isinstance(text, Unavailable) and n not in lost}
+    gone = tuple(name for name in PLUGIN_FILES if _gone(host, nccl, name))
     own, numbers = _gpus_of(texts.get("NCCL_TOPO_FILE", "")), _numbers_of(texts.get("NCCL_GRAPH_FILE", ""))
-    return Environ(variables, nccl, _launcher(host, variables), files, lost, unread, own, numbers)
+    return Environ(variables, nccl, _launcher(host, variables), files, lost, unread, own, gone, numbers)
+
+
+def _gone(host: Host, nccl: Mapping[str, Setting] | Unavailable, name: str) -> bool:
+    """Whether a variable names a file by its path, and there is none."""
+    setting = (nccl or {}).get(name)
+    there = host.ask(f"stat:{setting.value}") if setting and setting.value.startswith("/") else None
+    return isinstance(there, Unavailable) and there.kind is Kind.ABSENT
 
 
 def _gpus_of(xml: str | Unavailable) -> tuple[str, ...]:

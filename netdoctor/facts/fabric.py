@@ -1,14 +1,15 @@
-"""What joins the GPUs: whether the driver waits for the fabric, and the IMEX channels that this process may open."""
+"""What joins the GPUs: whether the driver waits for the fabric, the IMEX channels that this process may open, IMEX's domain."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import refusal
 from netdoctor.facts.gpu_health import GpuHealth
-from netdoctor.host.base import Host, mapping, names
+from netdoctor.facts.net import Net
+from netdoctor.host.base import Host, mapping, names, value
 from netdoctor.model import Kind, Unavailable
 
 CHANNELS: Final = "/dev/nvidia-caps-imex-channels"  # IMEX Service for NVLink Networks: IMEX Channels
@@ -16,24 +17,42 @@ SYSTEM_NOT_READY: Final = 802  # CUDA_ERROR_SYSTEM_NOT_READY (cuda.h)
 NO_CLUSTER: Final = "0" * 32  # a fabric that ends with the node: NCCL takes it for none (src/mnnvl.cc)
 
 
+READY: Final = "READY"
+CONNECTED: Final = "CONNECTED"
+
+
+@dataclass(frozen=True)
+class ImexDomain:
+    """The IMEX daemon of this node, by nvidia-imex-ctl (IMEX Service for NVLink Networks, IMEX Service Command Service)."""
+
+    daemon: str  # "READY", "WAITING_FOR_PEERS", "UNAVAILABLE", …
+    peers: tuple[str, ...] | Unavailable  # addresses of the other nodes of its domain; () where it is not ready
+    lost: tuple[str, ...] = ()  # of them those to which it is not connected
+
+
 @dataclass(frozen=True)
 class Fabric(Fact):
     """Beside what NVML tells of each GPU (`GpuState.fabric`)."""
 
     not_ready: bool | Unavailable  # cuInit answers 802: the driver waits for the fabric, or for confidential computing
-    channels: tuple[str, ...] | Unavailable  # IMEX channels that open; asked where a GPU is in a fabric beyond the node
+    # Both are asked where a GPU is in a fabric beyond the node.
+    channels: tuple[str, ...] | Unavailable  # IMEX channels that open
+    imex: ImexDomain | Unavailable = Unavailable(Kind.NOT_READ, "nvidia-imex-ctl was not asked")
 
 
-def probe(host: Host, state: GpuHealth) -> Fabric:
+def probe(host: Host, state: GpuHealth, net: Net) -> Fabric:
     """cuInit's answer is that of the inventory."""
     cuda = mapping(host, "ask:cuda")
-    return Fabric(cuda if isinstance(cuda, Unavailable) else refusal(cuda) == SYSTEM_NOT_READY, _channels(host, state))
-
-
-def _channels(host: Host, state: GpuHealth) -> tuple[str, ...] | Unavailable:
     fabrics = [gpu.fabric for gpu in state.gpus or ()]
-    if not any(not isinstance(one, Unavailable) and one.cluster != NO_CLUSTER for one in fabrics):
-        return Unavailable(Kind.UNSUPPORTED, "no GPU is in a fabric beyond this node")
+    none = Unavailable(Kind.UNSUPPORTED, "no GPU is in a fabric beyond this node")
+    channels: tuple[str, ...] | Unavailable = none
+    imex: ImexDomain | Unavailable = none
+    if any(not isinstance(one, Unavailable) and one.cluster != NO_CLUSTER for one in fabrics):
+        channels, imex = _channels(host), _imex(host, net)
+    return Fabric(cuda if isinstance(cuda, Unavailable) else refusal(cuda) == SYSTEM_NOT_READY, channels, imex)
+
+
+def _channels(host: Host) -> tuple[str, ...] | Unavailable:
     found = names(host, CHANNELS)
     if isinstance(found, Unavailable):
         above = names(host, "/dev")
@@ -44,3 +63,24 @@ def _channels(host: Host, state: GpuHealth) -> tuple[str, ...] | Unavailable:
 def _opens(host: Host, path: str) -> bool:
     got = mapping(host, f"open:{path}:rw")
     return not isinstance(got, Unavailable) and got.get("errno") == 0
+
+
+def _imex(host: Host, net: Net) -> ImexDomain | Unavailable:
+    got = mapping(host, "ask:imex")
+    if isinstance(got, Unavailable):
+        return got
+    daemon: str | Unavailable = value(got.get("daemon"), str, "state of the IMEX daemon")
+    nodes: list[Any] | Unavailable = value(got.get("nodes"), list, "nodes of the IMEX domain")
+    if isinstance(daemon, Unavailable):
+        return daemon
+    if daemon != READY or isinstance(nodes, Unavailable):
+        return ImexDomain(daemon, nodes if isinstance(nodes, Unavailable) else ())
+    here = {address.ip for link in net.links or () for address in link.addresses}
+    own = next((one for one in nodes if isinstance(one, dict) and one.get("host") in here), None)
+    said: dict[str, Any] | Unavailable = value((own or {}).get("connections"), dict, "connections of the IMEX daemon")
+    if own is None:
+        return ImexDomain(daemon, Unavailable(Kind.NOT_READ, "no node that nvidia-imex-ctl names has an address of this one"))
+    if isinstance(said, Unavailable):
+        return ImexDomain(daemon, said)
+    others = {one: status for one, status in said.items() if one not in here}
+    return ImexDomain(daemon, tuple(others), tuple(one for one, status in others.items() if status != CONNECTED))

@@ -44,6 +44,8 @@ class VisibleGpu:
     gpudirect_rdma: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED (116)
     dmabuf: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (124)
     integrated: bool | Unavailable  # CU_DEVICE_ATTRIBUTE_INTEGRATED (18)
+    # CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED (132): NVSwitches reduce for it
+    multicast: bool | Unavailable = Unavailable(Kind.NOT_READ, "libcuda was not asked for it")
 
 
 @dataclass(frozen=True)
@@ -192,4 +194,5 @@ def _visible_one(one: dict[str, Any], position: int, names: dict[str, str]) -> V
         gpudirect_rdma=flag(116),
         dmabuf=flag(124),
         integrated=flag(18),
+        multicast=flag(132) if "132" in raw else Unavailable(Kind.NOT_READ, "libcuda was not asked for it"),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import Gpus
 from netdoctor.host.base import Host, mapping, question, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, missing
 
 LONGEST: Final = 600  # seconds; it is told to end when the run has
 QUESTION: Final = question("gpu_load", seconds=LONGEST)
@@ -24,6 +24,7 @@ class Load:
     reasons: Mapping[int, int] | Unavailable  # bit of nvmlClocksEventReason* -> samples
     replays: int | Unavailable  # of PCIe, by which they rose
     nvlink: tuple[int | Unavailable, ...] | Unavailable  # errors of each NVLink, by which they rose
+    clock_max: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # MHz, that the board can run at
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class GpuLoad(Fact):
 
     seconds: float | Unavailable
     gpus: Mapping[str, Load] | Unavailable  # by UUID
+
+    @property
+    def why_not(self) -> Unavailable | None:
+        """Why nothing was seen; nobody looks where nothing runs."""
+        lost = missing(self.gpus, self.seconds)
+        return replace(lost, detail="no all-reduce ran here") if lost is not None and lost.kind is Kind.NOT_READ else lost
 
 
 def begin(host: Host, gpus: Gpus) -> bool:
@@ -66,4 +73,5 @@ def _load(one: dict[str, Any]) -> Load:
         reasons=reasons if isinstance(reasons, Unavailable) else {int(k): v for k, v in reasons.items()},
         replays=value(one.get("replays"), int, "PCIe replays"),
         nvlink=links if isinstance(links, Unavailable) else tuple(value(n, int, "errors of an NVLink") for n in links),
+        clock_max=value(one.get("clock_max"), int, "highest SM clock of the board"),
     )

@@ -19,7 +19,8 @@ from netdoctor.facts.net import Net
 from netdoctor.host.base import Host, mapping
 from netdoctor.model import Finding, Kind, Status, Unavailable, Word, missing
 
-JOB: Final = tuple(name.partition(".")[2] for name in KEYS if name.startswith("job."))
+PATHS: Final = "job.paths"  # which is `System`'s
+JOB: Final = tuple(name.partition(".")[2] for name in KEYS if name.startswith("job.") and name != PATHS)
 STATE_RANKS: Final = (
     "state job.ranks_per_node: job: {ranks_per_node: N} in the configuration, or NETDOCTOR_JOB_RANKS_PER_NODE=N"
 )

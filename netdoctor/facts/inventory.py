@@ -21,6 +21,7 @@ from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import text
 from netdoctor.facts.net import Link, Net
 from netdoctor.facts.pci import Pci, PciDevice
+from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.rdma import RdmaDevice, RdmaPort
 from netdoctor.facts.registry import Facts
 from netdoctor.model import Json, Kind, Unavailable, missing, plain
@@ -39,6 +40,7 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     driver, cuda_driver     "580.95.05", 13000
     kernel                  release
     clock                   "kept in time", or "runs free": nothing keeps it, by the kernel's word
+    iommu                   of the groups of GPUs and HCAs: "identity", "DMA-FQ", "off"; null: there are none
     torch                   {version, cuda}
     nccl                    {version, source, path, plugins: [names]}; source is "run", "torch" or "loader"
     nccl_interface          {name, address, prefix, mtu}: the interface that NCCL itself takes; null: none
@@ -60,11 +62,13 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     clock: Clock = registry.of(have, "Clock")
     libraries: Libraries = registry.of(have, "Libraries")
     pci: Pci = registry.of(have, "Pci")
+    way: PciPath = registry.of(have, "PciPath")
     return {
         "driver": plain(gpus.driver),
         "cuda_driver": plain(gpus.cuda_driver),
         "kernel": plain(kernel.release),
         "clock": plain(clock.kept) if isinstance(clock.kept, Unavailable) else "kept in time" if clock.kept else "runs free",
+        "iommu": plain(way.iommu),
         "torch": _columns(libraries.torch, "version cuda") if libraries.torch else plain(libraries.torch),
         "nccl": _nccl(have, libraries),
         "nccl_interface": _nccl_interface(registry.of(have, "NcclChoice"), net),
@@ -152,7 +156,7 @@ def _nic(one: RdmaDevice) -> Json:
 
 def _port(one: RdmaPort) -> Json:
     gids = _rows(one.gids, lambda gid: _columns(gid, "index kind value"))
-    return {**_columns(one, "number state link_layer rate_gbps"), "gids": gids}
+    return {**_columns(one, "number state link_layer"), "rate_gbps": plain(one.rate), "gids": gids}
 
 
 def _pci(one: PciDevice) -> Json:

@@ -27,6 +27,7 @@ class Expected(Fact):
     gpu_addresses: tuple[str, ...] | Unavailable = ()
     nvlinks: int | None | Unavailable = None  # up, of each GPU
     gpu_power_limit_w: float | None | Unavailable = None  # of each GPU, at least
+    gpu_clock_mhz: float | None | Unavailable = None  # SM clock of each GPU under load, at least
     hca_addresses: tuple[str, ...] | Unavailable = ()
     hca_firmware: tuple[str, ...] | Unavailable = ()  # each device has one of these
     driver: str | None | Unavailable = None  # NVIDIA's

@@ -164,6 +164,30 @@ def gift(value: str | None) -> Gift:
     return {"void": Gift.VOID, "none": Gift.NONE, "all": Gift.ALL}.get(value, Gift.LIST)
 
 
+_OF_POD: Final = (
+    "the container asks for them: resources: {limits: {nvidia.com/gpu: N}}, and runtimeClassName: nvidia in the pod where "
+    "containerd's default runtime is another; kubectl describe node: nvidia.com/gpu"
+)
+_OF_CONTAINER: Final = "ask for them: docker run --gpus all; of a pod's container, resources: {limits: {nvidia.com/gpu: N}}"
+
+
+def asks_for_gpus(vantage: Vantage) -> str:
+    """How a container is given GPUs."""
+    return _OF_POD if vantage.runtime == "kubernetes" else _OF_CONTAINER
+
+
+def given_none(gpus: Gpus, vantage: Vantage) -> str | None:
+    """In a container that has none of the driver's libraries, how it gets GPUs; None: that is not what is wrong here."""
+    found = (gpus.all, gpus.visible)
+    bare = all(isinstance(one, Unavailable) and one.kind is Kind.ABSENT for one in found)
+    return asks_for_gpus(vantage) if bare and vantage.in_container else None
+
+
+def look_for_gpus(gpus: Gpus, vantage: Vantage) -> str:
+    """How to find out where NVML's GPUs are."""
+    return given_none(gpus, vantage) or "nvidia-smi -L, here and on the node"
+
+
 _NOT_MADE: Final = frozenset({Kind.REFUSED, Kind.NO_BUDGET, Kind.UNSUPPORTED})
 
 

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from netdoctor.facts import library_search as find
+from netdoctor.facts import plugins
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.library_search import JobPython, Linkage, Torch, prefix_of
 from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.facts.nccl_version import Version, parse
+from netdoctor.facts.plugins import FoundBy, Plugin, Survey, error_of
 from netdoctor.host.base import Host, mapping, question, read
-from netdoctor.model import Kind, Unavailable, Word, kind_named
+from netdoctor.model import Kind, Unavailable
 
 SONAME: Final = "libnccl.so.2"
 MACHINES: Final = (62, 183)  # EM_X86_64, EM_AARCH64 (elf.h): those that NCCL is built for
 MAX_LIBRARIES: Final = 16  # each costs a child process
 _TORCH_LIBS: Final = ("libtorch_cuda.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libtorch_python.so")
-
-
-class FoundBy(Word):
-    """What led to a library, as people read it."""
-
-    PRELOAD = "LD_PRELOAD"
-    LIBRARY_PATH = "LD_LIBRARY_PATH"
-    SITE_PACKAGES = "site-packages"
-    TORCH = "torch"
-    TORCH_SEARCH = "the search path inside torch"
-    PREFIX = "the Python's prefix"
-    CACHE = "loader cache"
-    DEFAULT = "default directory"
-    VLLM = "VLLM_NCCL_SO_PATH"
-    NET_PLUGIN = "NCCL_NET_PLUGIN"
 
 
 @dataclass(frozen=True)
@@ -44,17 +31,6 @@ class NcclLibrary:
     real_path: str
     version: Version | Unavailable
     found_by: tuple[FoundBy, ...]
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """A libnccl-net*.so that NCCL could load."""
-
-    path: str
-    name: str  # "libnccl-net.so" "libnccl-net-ofi.so" …
-    found_by: tuple[FoundBy, ...]
-    symbols: tuple[str, ...] | Unavailable = Unavailable(Kind.NOT_READ)  # ncclNetPlugin_v8 …
-    aliases: tuple[str, ...] = ()  # other paths of the same file (aws-ofi-nccl: libnccl-net.so -> libnccl-net-ofi.so)
 
 
 @dataclass(frozen=True)
@@ -83,39 +59,6 @@ class Libraries(Fact):
         return found.version if found else Unavailable(Kind.NOT_READ, "not among the libraries that were looked at")
 
 
-@dataclass
-class _Survey:
-    """What the ELF helper answered, and where each file was found."""
-
-    files: Mapping[str, Any]
-    dirs: Mapping[str, Any]
-    cache: dict[str, tuple[str, ...]] | Unavailable
-    found_by: dict[str, list[FoundBy]] = field(default_factory=dict)
-
-    def look(self, path: str) -> Object | Unavailable:
-        """What the loader would find at `path`."""
-        row = self.files.get(path)
-        directory, _, name = path.rpartition("/")
-        if row is None:
-            listing = self.dirs.get(directory)
-            if isinstance(listing, list):
-                return Unavailable(Kind.ABSENT) if name not in listing else Unavailable(Kind.NOT_READ, f"{path} was not read")
-            row = listing if isinstance(listing, dict) else {"error": f"{path} was not looked at", "kind": "not read"}
-        if (lost := _error(row)) is not None:
-            return lost
-        soname, rpath, runpath = row["soname"], row["rpath"], row["runpath"]
-        return Object(path, tuple(row["needed"]), soname, rpath, runpath, bool(row["default_dirs"]), int(row["machine"]))
-
-    def real(self, path: str) -> str:
-        row = self.files.get(path)
-        return str(row.get("real", path)) if isinstance(row, dict) else path
-
-
-def _error(row: Mapping[str, Any]) -> Unavailable | None:
-    """Why the helper could not read one file or folder."""
-    return Unavailable(kind_named(row.get("kind")), str(row["error"])) if "error" in row else None
-
-
 def probe(host: Host) -> Libraries:
     """Libraries around the job: files are read, nothing is imported; a libnccl is loaded in a child to ask its version."""
     variables = mapping(host, "env:")
@@ -139,7 +82,27 @@ def probe(host: Host) -> Libraries:
     if not isinstance(torch, Unavailable) and not isinstance(python, Unavailable):
         torch = replace(_linkage(host, torch, survey, python, variables), nccl_compiled=find.compiled_pin(host, torch))
     taken = _by_loader(survey, python, variables)
-    return Libraries(python, torch, _libraries(host, survey, wheels), _plugins(survey), incomplete, taken)
+    there = plugins.every(host, survey, _caller(survey, torch, taken, python, packages, variables))
+    return Libraries(python, torch, _libraries(host, survey, wheels), there, incomplete, taken)
+
+
+def _caller(
+    survey: Survey,
+    torch: Torch | Unavailable,
+    taken: Taken | None | Unavailable,
+    python: JobPython | Unavailable,
+    packages: tuple[str, ...],
+    variables: Mapping[str, str],
+) -> plugins.Caller:
+    """The libnccl that opens plugins, and what loaded it; where it is not known, one without a search path of its own."""
+    path = torch.nccl_path if torch and isinstance(torch.nccl_path, str) else taken.path if isinstance(taken, Taken) else ""
+    program = _program(survey, python) if python else None
+    users = [survey.look(f"{torch.path}/lib/{name}") for name in _TORCH_LIBS] if torch else []
+    above = tuple(one for one in (*users, program) if isinstance(one, Object))
+    found = survey.look(path) if path else None
+    machine = program.machine if isinstance(program, Object) else MACHINES[0]
+    libnccl = found if isinstance(found, Object) else Object(path, soname=SONAME, machine=machine)
+    return plugins.Caller(libnccl, above, _search(survey, variables), packages, variables.get("FI_PROVIDER_PATH", ""))
 
 
 def _places(
@@ -171,14 +134,15 @@ def _survey(
     packages: tuple[str, ...],
     torch: Torch | Unavailable,
     variables: Mapping[str, str],
-) -> tuple[_Survey | Unavailable, tuple[str, ...]]:
+) -> tuple[Survey | Unavailable, tuple[str, ...]]:
     """One question about all files and directories, and the loader's cache."""
     dirs, files = _places(python, packages, torch, variables)
     preload = (variables.get("LD_PRELOAD", ""), read(host, "/etc/ld.so.preload") or "")
     files |= {path: FoundBy.PRELOAD for text in preload for path in re.split(r"[\s:]+", text) if path.startswith("/")}
-    for name in ("VLLM_NCCL_SO_PATH", "NCCL_NET_PLUGIN"):
-        if variables.get(name, "").startswith("/"):
-            files.setdefault(variables[name], FoundBy(name))
+    for name in ("VLLM_NCCL_SO_PATH", *plugins.VARIABLES):
+        for path in variables.get(name, "").split(",") if name == "NCCL_NET_PLUGIN" else (variables.get(name, ""),):
+            if path.startswith("/"):
+                files.setdefault(path, FoundBy(name))
     answer = mapping(host, "ask:elf?cache=libnccl")
     cache = _cache(answer)
     if not isinstance(cache, Unavailable):
@@ -189,7 +153,7 @@ def _survey(
         return got, incomplete
     if not isinstance(got.get("files"), dict) or not isinstance(got.get("dirs"), dict):
         return Unavailable(Kind.MALFORMED, "ask:elf"), incomplete
-    survey = _Survey(got["files"], got["dirs"], cache)
+    survey = Survey(got["files"], got["dirs"], cache)
     for path, why in files.items():
         if why:
             survey.found_by.setdefault(path, []).append(why)
@@ -203,7 +167,7 @@ def _cache(answer: dict[str, Any] | Unavailable) -> dict[str, tuple[str, ...]] |
     """soname → paths; a machine without a cache (musl, a slim image) has an empty one."""
     if isinstance(answer, Unavailable):
         return answer
-    if (lost := _error(answer)) is not None:
+    if (lost := error_of(answer)) is not None:
         return {} if lost.kind == Kind.ABSENT else lost
     out: dict[str, tuple[str, ...]] = {}
     for name, path in answer.get("entries", ()):
@@ -211,7 +175,7 @@ def _cache(answer: dict[str, Any] | Unavailable) -> dict[str, tuple[str, ...]] |
     return out
 
 
-def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, variables: Mapping[str, str]) -> Torch:
+def _linkage(host: Host, torch: Torch, survey: Survey, python: JobPython, variables: Mapping[str, str]) -> Torch:
     """How torch comes to its NCCL, by the loader's rules."""
     prefix = prefix_of(python.path)
     objects: dict[str, Object] = {}
@@ -242,19 +206,19 @@ def _linkage(host: Host, torch: Torch, survey: _Survey, python: JobPython, varia
     return replace(torch, nccl_linkage=Linkage.DYNAMIC, nccl_path=survey.real(taken.path), nccl_why=taken.by)
 
 
-def _program(survey: _Survey, python: JobPython) -> Object | Unavailable:
+def _program(survey: Survey, python: JobPython) -> Object | Unavailable:
     program = survey.look(survey.real(python.path))
     return program if isinstance(program, Object) else survey.look(python.path)
 
 
-def _search(survey: _Survey, variables: Mapping[str, str]) -> Search:
+def _search(survey: Survey, variables: Mapping[str, str]) -> Search:
     preload = tuple(
         one for p, why in survey.found_by.items() if FoundBy.PRELOAD in why and isinstance(one := survey.look(p), Object)
     )
     return Search(preload, variables.get("LD_LIBRARY_PATH"), survey.cache or {})
 
 
-def _by_loader(survey: _Survey, python: JobPython | Unavailable, variables: Mapping[str, str]) -> Taken | None | Unavailable:
+def _by_loader(survey: Survey, python: JobPython | Unavailable, variables: Mapping[str, str]) -> Taken | None | Unavailable:
     """What a program of the job's machine gets that names no folder itself (nccl-tests, a C++ program)."""
     program = _program(survey, python) if python else None
     machines = (program.machine,) if isinstance(program, Object) else MACHINES
@@ -268,7 +232,7 @@ def _by_loader(survey: _Survey, python: JobPython | Unavailable, variables: Mapp
     return None
 
 
-def _static(host: Host, survey: _Survey, cuda: Object | None) -> Linkage | Unavailable:
+def _static(host: Host, survey: Survey, cuda: Object | None) -> Linkage | Unavailable:
     """Whether NCCL was linked into libtorch_cuda.so: it exports NCCL's functions, or carries its banner."""
     if cuda is None:
         return Linkage.NONE
@@ -277,12 +241,12 @@ def _static(host: Host, survey: _Survey, cuda: Object | None) -> Linkage | Unava
     answer = mapping(host, question("elf", version=cuda.path))
     if isinstance(answer, Unavailable):
         return answer
-    if (lost := _error(answer)) is not None:
+    if (lost := error_of(answer)) is not None:
         return lost
     return Linkage.STATIC if answer.get("text") else Linkage.NONE
 
 
-def _libraries(host: Host, survey: _Survey, wheels: Mapping[str, Version | Unavailable]) -> tuple[NcclLibrary, ...]:
+def _libraries(host: Host, survey: Survey, wheels: Mapping[str, Version | Unavailable]) -> tuple[NcclLibrary, ...]:
     by_real: dict[str, list[str]] = {}
     for path in survey.found_by:
         if find.LIBRARY.fullmatch(path.rpartition("/")[2]) and not _absent(survey.look(path)):
@@ -298,7 +262,7 @@ def _absent(found: Object | Unavailable) -> bool:
 
 def _library(
     host: Host,
-    survey: _Survey,
+    survey: Survey,
     real: str,
     paths: list[str],
     wheels: Mapping[str, Version | Unavailable],
@@ -323,22 +287,3 @@ def _version(host: Host, real: str, paths: list[str], wheels: Mapping[str, Versi
     if isinstance(spelled, str) and (parsed := parse(spelled)):
         return parsed
     return answer if isinstance(answer, Unavailable) else Unavailable(Kind.FAILED, str(answer.get("error", "no version")))
-
-
-def _plugins(survey: _Survey) -> tuple[Plugin, ...]:
-    seen: dict[str, Plugin] = {}
-    for path, found_by in sorted(survey.found_by.items()):
-        name = path.rpartition("/")[2]
-        found = survey.look(path)
-        if not (find.PLUGIN.fullmatch(name) or FoundBy.NET_PLUGIN in found_by) or _absent(found):
-            continue
-        row = survey.files.get(path, {})
-        symbols: Iterable[str] | Unavailable = found if isinstance(found, Unavailable) else row.get("exports", ())
-        names = symbols if isinstance(symbols, Unavailable) else tuple(n for n in symbols if n.startswith("ncclNetPlugin"))
-        real = survey.real(path)
-        if (known := seen.get(real)) is None:
-            seen[real] = Plugin(path, name, tuple(found_by), names)
-        else:
-            by = tuple(dict.fromkeys((*known.found_by, *found_by)))
-            seen[real] = replace(known, found_by=by, aliases=(*known.aliases, path))
-    return tuple(seen.values())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
+from netdoctor.facts.ib_speed import unnamed
 from netdoctor.facts.pci import ADDRESS, is_virtual, numa_node, read_function
 from netdoctor.host.base import Host, link, mapping, matching, names, question, read, value
 from netdoctor.model import Kind, Unavailable
@@ -18,6 +19,7 @@ _LAYERS: Final = frozenset({"InfiniBand", "Ethernet", "Unknown", "Unspecified"})
 _STATES: Final = frozenset({"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"})
 # A RoCE port has up to 256 GID entries and fills them from the front; reading stops after this many empty ones in a row.
 _EMPTY_GIDS: Final = 16
+UNNAMED: Final = Unavailable(Kind.UNSUPPORTED, "the kernel writes SDR, as of every speed that it does not know")
 _NO_GID: Final = frozenset({"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000"})
 
 
@@ -43,6 +45,14 @@ class RdmaPort:
     gids: tuple[Gid, ...] | Unavailable
     lanes: int | None = None  # of the link, as its rate says ("4X"); None: it does not
     pkey: int | None | Unavailable = None  # the first of its table, which NCCL takes (NCCL_IB_PKEY); of InfiniBand alone
+    mtu: int | None = None  # bytes of its packets (active_mtu), as libibverbs says; None: it was not asked, or does not say
+    speed: str = ""  # the name that the kernel gives it: "NDR"
+    unnamed: bool = False  # its rate is what the kernel writes of a speed that it does not know
+
+    @property
+    def rate(self) -> float | Unavailable:
+        """What it runs at; `rate_gbps` is what the kernel writes."""
+        return UNNAMED if self.unnamed else self.rate_gbps
 
     def gid(self, index: int) -> Gid | None | Unavailable:
         """An entry of its table; None: it is empty."""
@@ -88,6 +98,9 @@ class RdmaDevice:
     ports: tuple[RdmaPort, ...] | Unavailable
     uverbs: Uverbs | Unavailable
     provider: Provider | Unavailable
+    # Of the card: what several functions of one share (sys_image_guid); "": it has none.
+    image: str | Unavailable = ""
+    board: str | Unavailable = ""  # whose firmware it takes (board_id, the PSID); "": it does not say
 
 
 @dataclass(frozen=True)
@@ -128,13 +141,37 @@ def probe(host: Host) -> Rdma:
         alone = found if isinstance(verbs, Unavailable) and verbs.kind in (Kind.CRASHED, Kind.TIMED_OUT) else ()
         host.prefetch(question("ibverbs", device=name) for name in alone)
         nodes = _uverbs_names(host, found) if found else {}
-        devices = tuple(_device(host, name, nodes, _provider(host, name, listed, bool(alone))) for name in found)
+        told: Any = listed or {}
+        mtus = {name: one.get("mtu") for name, one in told.items() if isinstance(one, dict)}
+        devices = tuple(
+            _device(host, name, nodes, _provider(host, name, listed, bool(alone)), mtus.get(name)) for name in found
+        )
+    if not isinstance(devices, Unavailable):
+        devices = _named(host, devices)
     return Rdma(
         devices=devices,
         libibverbs=library,
         verbs_devices=listed if isinstance(listed, Unavailable) else tuple(listed),
         shared=_shared(host) if devices else Unavailable(Kind.NOT_READ, "no RDMA device"),
     )
+
+
+def _named(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
+    """Each port that is up with the kernel's word for a speed, where it may not have known it."""
+    models = {one.name: _model(host, one) for one in devices}
+    known = [p.speed for d in devices for p in d.ports or () if p.link_layer == "InfiniBand"]
+
+    def named(port: RdmaPort, model: str) -> RdmaPort:
+        up = port.state == "ACTIVE" and port.link_layer == "InfiniBand"
+        return replace(port, unnamed=True) if up and unnamed(model, port.speed, known) else port
+
+    return tuple(replace(d, ports=d.ports and tuple(named(p, models[d.name]) for p in d.ports)) for d in devices)
+
+
+def _model(host: Host, device: RdmaDevice) -> str:
+    """By its PCI id; "" where it has none that could be read."""
+    where = read_function(host, device.pci) if isinstance(device.pci, str) else None
+    return f"{where.vendor:04x}:{where.device:04x}" if where else ""
 
 
 def _shared(host: Host) -> bool | Unavailable:
@@ -191,7 +228,11 @@ def _uverbs_names(host: Host, devices: tuple[str, ...]) -> dict[str, str | Unava
 
 
 def _device(
-    host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable, provider: Provider | Unavailable
+    host: Host,
+    name: str,
+    nodes: dict[str, str | Unavailable] | Unavailable,
+    provider: Provider | Unavailable,
+    mtus: Any,
 ) -> RdmaDevice:
     where = f"{_CLASS}/{name}"
     target = link(host, where)
@@ -222,10 +263,26 @@ def _device(
         numa_node=node,
         virtual_function=virtual,
         firmware=firmware and firmware.strip(),
-        ports=_ports(host, f"{where}/ports"),
+        ports=_with_mtus(_ports(host, f"{where}/ports"), mtus),
         uverbs=_uverbs(host, name, nodes),
         provider=provider,
+        image=_image(host, f"{where}/sys_image_guid"),
+        board=_said(host, f"{where}/board_id"),
     )
+
+
+def _image(host: Host, path: str) -> str | Unavailable:
+    """All zeros is a driver that has none (drivers/infiniband/core/sysfs.c writes what it says)."""
+    found = _said(host, path)
+    return found if isinstance(found, Unavailable) or found.strip("0:") else ""
+
+
+def _said(host: Host, path: str) -> str | Unavailable:
+    """ "" where the driver has no such file, or an older recording did not ask."""
+    found = read(host, path)
+    if isinstance(found, Unavailable):
+        return "" if found.kind in (Kind.ABSENT, Kind.NOT_RECORDED) else found
+    return found.strip()
 
 
 def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
@@ -241,7 +298,7 @@ def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
 def _port(host: Host, where: str, number: int) -> RdmaPort:
     layer, state = read(host, f"{where}/link_layer"), _after_number(host, f"{where}/state")
     # The rate as "400 Gb/sec (4X NDR)".
-    rate = matching(host, f"{where}/rate", r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec(?: \((\d{1,2})X)?")
+    rate = matching(host, f"{where}/rate", r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec(?: \((\d{1,2})X ?([A-Z0-9]{0,8}))?")
     layer = layer and layer.strip()
     if isinstance(layer, str) and layer not in _LAYERS:
         layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
@@ -255,8 +312,16 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
         rate_gbps=rate and float(rate[1]),
         gids=_gids(host, where),
         lanes=int(rate[2]) if rate and rate[2] else None,
+        speed=rate[3] or "" if rate else "",
         pkey=_pkey(host, f"{where}/pkeys/0") if layer == "InfiniBand" else None,
     )
+
+
+def _with_mtus(ports: tuple[RdmaPort, ...] | Unavailable, told: Any) -> tuple[RdmaPort, ...] | Unavailable:
+    if isinstance(ports, Unavailable) or not isinstance(told, dict):
+        return ports
+    sizes = {port.number: told.get(str(port.number)) for port in ports}
+    return tuple(replace(one, mtu=size if type(size := sizes[one.number]) is int else None) for one in ports)
 
 
 def _pkey(host: Host, path: str) -> int | None | Unavailable:

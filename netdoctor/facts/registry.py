@@ -41,14 +41,17 @@ SOURCES: Final[dict[str, Source]] = {
     "KernelLog": Source("netdoctor.facts.kernel_log", after=("Gpus",), asks=("ask:kmsg",)),
     "System": Source("netdoctor.facts.system", after=("KernelLog", "Vantage")),
     "Clock": Source("netdoctor.facts.clock", asks=("ask:clock",)),
-    "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth",), asks=("ask:cuda",)),
+    "Fabric": Source("netdoctor.facts.fabric", after=("GpuHealth", "Net"), asks=("ask:cuda",)),
     "Pci": Source("netdoctor.facts.pci"),
+    "PciPath": Source("netdoctor.facts.pci_path", after=("Pci", "Vantage")),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
+    "Reach": Source("netdoctor.facts.reach", after=("Environ", "Net")),
     "Ranks": Source("netdoctor.facts.ranks", after=("Environ",)),
     "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),
     "Past": Source("netdoctor.facts.past", after=("Vantage",)),
     "GpuUsers": Source("netdoctor.facts.gpu_users", after=("Gpus", "Vantage")),
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
+    "Dcgm": Source("netdoctor.facts.dcgm", after=("Gpus",)),
     "GpuLoad": Source("netdoctor.facts.gpu_load"),
 }
 # Made when the all-reduce has run: what was seen beside it.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
+from netdoctor.facts.job import section
 from netdoctor.facts.kernel_log import KernelLog, Trouble
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, link, mapping, matching, names, read, read_int, value
@@ -15,6 +16,7 @@ from netdoctor.model import Kind, Unavailable
 
 MEMORY: Final = "/sys/devices/system/edac/mc"  # Documentation/ABI/testing/sysfs-devices-edac
 SHARED: Final = ("/tmp", "/var/tmp")  # where Python's tempfile looks when no variable names a folder
+ROOT: Final = "/"
 OWN: Final = {"TMPDIR": "TMPDIR", "HOME": "HOME"}
 WORKING: Final = "the working folder"
 _CWD: Final = "/proc/self/cwd"
@@ -29,8 +31,15 @@ BROKEN: Final = {
     "EUCLEAN": "is damaged",
     "ESTALE": "is one that its server no longer has",
 }
+# What keeps a job from writing where it is said to write.
+CLOSED: Final = {
+    "EROFS": "is for reading only",
+    "EACCES": "is closed to this user",
+    "EPERM": "is closed to this user",
+    "ENOTDIR": "is no folder",
+}
 DIED: Final = 1 << 7  # TAINT_DIE
-_FULL: Final = frozenset({"", "ENOSPC", "EDQUOT"})
+_FULL: Final = frozenset({"", "ENOSPC", "EDQUOT", "EACCES"})
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,11 @@ class Room:
         """What ails it, in words; "": nothing.  Root may take what a file system keeps back for it; its users may not."""
         full = root and not self.error and self.size > 0 and not self.free
         return BROKEN["ENOSPC"] if full else BROKEN.get(self.error, "")
+
+    @property
+    def full(self) -> bool:
+        """Of a broken one: more room would mend it."""
+        return self.error in _FULL
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,8 @@ class System(Fact):
     rooms: Mapping[str, Room | Unavailable]  # by name: a folder of all users, a variable, `WORKING`
     mounts: tuple[Mounted, ...] | Unavailable
     stuck: tuple[str, ...] | Unavailable  # "NAME:PID" of tasks that the log calls blocked, and that still are
+    paths: Mapping[str, Room | Unavailable] | Unavailable = field(default_factory=dict)  # that the job writes (job.paths)
+    corrected: Mapping[str, int] = field(default_factory=dict)  # errors of memory that were corrected, by controller
 
     @property
     def tried(self) -> dict[str, Room | Unavailable]:
@@ -74,8 +90,13 @@ class System(Fact):
         return {name: self.rooms[name] for name in ("TMPDIR", *SHARED, WORKING) if name in self.rooms}
 
     def broken(self, root: bool) -> dict[str, str]:
-        """What ails which folder, in words."""
-        return {name: words for name, room in self.rooms.items() if room and (words := room.broken(root))}
+        """What ails which folder, in words.  Of `/`, where a user may not write, the file system says whether it is full;
+        one for reading only (EROFS) has no room by design."""
+        found = {name: words for name, room in self.rooms.items() if room and (words := room.broken(root))}
+        top = self.rooms.get(ROOT)
+        if top and top.error == "EACCES" and top.size > 0 and not top.free:
+            found[ROOT] = BROKEN["ENOSPC"]
+        return found
 
     def good(self, root: bool) -> list[str]:
         """Of `tried` those that take a file."""
@@ -84,23 +105,28 @@ class System(Fact):
     def full(self, name: str) -> bool:
         """Of a broken folder: more room would mend it."""
         room = self.rooms[name]
-        return not isinstance(room, Unavailable) and room.error in _FULL
+        return not isinstance(room, Unavailable) and room.full
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
         why = no_evidence(why)  # of a folder or a counter that it is absent says something
-        return {**super()._unread(why), "rooms": dict.fromkeys((*SHARED, WORKING), why)}
+        return {**super()._unread(why), "rooms": dict.fromkeys((ROOT, *SHARED, WORKING), why), "corrected": {}}
 
 
 def probe(host: Host, log: KernelLog, vantage: Vantage) -> System:
     """The folders of the job are asked only where its environment is seen."""
+    job = section(host, "job")
+    paths = job if isinstance(job, Unavailable) else {str(one): _room(host, str(one)) for one in job.get("paths") or ()}
+    errors = _memory_errors(host, "ue_count")
     return System(
         read_int(host, "/proc/sys/kernel/tainted"),
         _uptime(host),
-        _memory_errors(host),
+        errors,
         _rooms(host, vantage),
         _mounts(host),
         _stuck(host, log, vantage),
+        paths,
+        {name: count for name, count in (_memory_errors(host, "ce_count") or {}).items() if count} if errors else {},
     )
 
 
@@ -109,15 +135,15 @@ def _uptime(host: Host) -> float | Unavailable:
     return found if isinstance(found, Unavailable) else float(found[1])
 
 
-def _memory_errors(host: Host) -> dict[str, int | Unavailable] | Unavailable:
+def _memory_errors(host: Host, which: str) -> dict[str, int | Unavailable] | Unavailable:
     found = names(host, MEMORY)
     if isinstance(found, Unavailable):
         return found
-    return {name: read_int(host, f"{MEMORY}/{name}/ue_count") for name in found if re.fullmatch(r"mc\d{1,4}", name, re.ASCII)}
+    return {name: read_int(host, f"{MEMORY}/{name}/{which}") for name in found if re.fullmatch(r"mc\d{1,4}", name, re.ASCII)}
 
 
 def _rooms(host: Host, vantage: Vantage) -> dict[str, Room | Unavailable]:
-    asked = {name: name for name in SHARED}
+    asked = {name: name for name in (ROOT, *SHARED)}
     if vantage.job_environment:
         variables = mapping(host, "env:")
         named = {} if isinstance(variables, Unavailable) else variables

@@ -9,13 +9,14 @@ or within a minute of it, is of a second machine.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import Final
 
 from netdoctor.fleet.nodes import Node, NodeRun
 
 ANEW: Final = 60.0  # seconds that no installation ends within: reports so close are not from before and after one
+STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
 CLOCK_SKEW: Final = 300.0  # seconds; Kerberos' usual bound: beyond it clocks are not synchronised (RFC 4120, 5 minutes)
 
 
@@ -95,6 +96,30 @@ def age(run: NodeRun) -> tuple[float, float, str]:
     """Newer is greater.  A clock that runs ahead of the file's time is not believed."""
     when = run.modified if run.time is None or run.skewed > CLOCK_SKEW else run.time
     return when, run.modified, run.file
+
+
+def timed(nodes: Iterable[Node]) -> tuple[list[tuple[float, Node]], list[tuple[float, Node]]]:
+    """When each was looked at, the oldest first; and those whose time nothing bears out: one that is alone a week after the
+    others, which agree, where its file is not (copies get the time of the copy).
+
+    Its clock is ahead, or it alone was reached.
+    """
+    every = [(n.run.time, n.run.modified, n) for n in nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
+    every.sort(key=lambda one: one[:2])
+    alone = 0
+    while alone + 2 < len(every) and _nothing_bears_out(every[: len(every) - alone]):
+        alone += 1
+    agree = len(every) - alone
+    if alone and every[agree - 1][0] - every[agree - 2][0] > STALE:
+        agree = len(every)
+    known = [(time, node) for time, _, node in every]
+    return known[:agree], known[agree:]
+
+
+def _nothing_bears_out(every: Sequence[tuple[float, float, Node]]) -> bool:
+    """The time of the last of these."""
+    (time, written, _), others = every[-1], every[:-1]
+    return time - others[-1][0] > STALE and written - max(modified for _, modified, _ in others) <= STALE
 
 
 def newest_of_others(run: NodeRun, older: tuple[NodeRun, ...]) -> list[NodeRun]:

@@ -137,7 +137,8 @@ def _one_host(one: NodeRun, other: NodeRun) -> bool:
 def _ranks(nodes: list[Node]) -> Iterator[Fault[str]]:
     """Two nodes that took one place in a common run: the others wait for whoever should have had another.
 
-    Who took part in a run that is whole is not to blame for somebody who came later with its number.
+    Who took part in a run that is whole is not to blame for somebody who came later with its number.  Of pairs, where all did,
+    each had a run of its own: a master tries the others one after the other.
     """
     places: dict[tuple[str, int, int], list[tuple[float, Node, NodeRun]]] = defaultdict(list)
     for node, run in _with(nodes):
@@ -147,14 +148,15 @@ def _ranks(nodes: list[Node]) -> Iterator[Fault[str]]:
         every.sort(key=lambda one: (one[0], one[1].name))
         together = [pair for pair in pairwise(every) if pair[1][0] - pair[0][0] <= MEETING]
         same = {node.name: run for pair in together for _, node, run in pair}
-        if same:
+        late = [name for name, run in same.items() if run.verdict is not Health.HEALTHY]
+        if same and (late or size > 2):
             yield _fail(
                 "node_rank",
                 f"node {rank} of {master}",
                 f"{listed(sorted(same))} all say that they are node {rank} of the {size} that meet at {master}",
                 "duplicate_address",
                 STOPS,
-                [name for name, run in same.items() if run.verdict is not Health.HEALTHY] or same,
+                late or same,
                 "start each node once, with a number of its own: --node-rank, or the launcher's variables",
                 nodes=sorted(same),
             )

@@ -13,19 +13,17 @@ from netdoctor.causes.results import own_result
 from netdoctor.compare.majority import Fault
 from netdoctor.compare.traits import Family, Marker
 from netdoctor.facts.vantage import Place
-from netdoctor.fleet import own
+from netdoctor.fleet import notes, own
 from netdoctor.fleet.drift import Drift, drift
 from netdoctor.fleet.expected import result
 from netdoctor.fleet.groups import Group, group
-from netdoctor.fleet.machines import CLOCK_SKEW, by_machine, unique
+from netdoctor.fleet.machines import STALE, by_machine, timed, unique
 from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Problem, Reading, Reason
 from netdoctor.fleet.outliers import METRICS, Distribution, distributions
 from netdoctor.fleet.pairwise import across
 from netdoctor.fleet.read import KINDS
 from netdoctor.model import CheckResult, Command, Finding, Severity, Status, Verdict, count
 from netdoctor.textsafe import as_line, listed
-
-STALE: Final = 7 * 86400.0  # a report this much older than the newest one is of another week
 
 
 @dataclass(slots=True)
@@ -97,7 +95,7 @@ def examine(
         verdict,
         node_checks=_checks(live),
     )
-    fleet.notes += _notes(fleet, now)
+    fleet.notes += notes.of(nodes, groups, figures, now)
     return fleet
 
 
@@ -282,7 +280,22 @@ def _of_figures(figures: list[Distribution], groups: list[Group]) -> CheckResult
     elif not found:
         how = "netdoctor preflight with its all-reduce, on three nodes of a kind at least"
         found.append(Finding(Status.UNKNOWN, "no figure that enough nodes of one kind have", how=how))
-    return own_result("fleet.outliers", found)
+    return own_result("fleet.outliers", [*found, *_of_other_runs(figures, groups)])
+
+
+def _of_other_runs(figures: Iterable[Distribution], groups: Sequence[Group]) -> Iterator[Finding]:
+    """Nodes whose kind was compared, and they were not: of another size, or by another run."""
+    compared: dict[tuple[int, str], set[str]] = defaultdict(set)
+    others: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for dist in figures:
+        (compared if dist.judged else others)[dist.group, dist.metric] |= {name for _, name in dist.values}
+    for (kind, metric), names in others.items():
+        left = tuple(sorted(names - compared[kind, metric]))
+        if left and compared[kind, metric]:
+            title, name = METRICS[metric].title, groups[kind].name
+            words = f"{title} of {listed(left, 3)} is of another size or run than that of their kind ({name}): not compared"
+            how = "the same netdoctor preflight on all of them: its budget, its ranks, its path"
+            yield Finding(Status.UNKNOWN, words, name, how=how, nodes=left)
 
 
 def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:
@@ -292,6 +305,9 @@ def _settle(nodes: list[Node], checks: Iterable[CheckResult]) -> None:
     excused: dict[str, str] = {}
     for check in checks:
         for finding in check.findings:
+            if finding.status is Status.UNKNOWN and finding.blocking and check.id != "fleet.nodes":
+                for name in finding.nodes:
+                    by_name[name].against.append(Reason(NodeState.UNKNOWN, finding.message))
             if finding.status is not Status.FAIL:
                 continue
             if check.id == "fleet.nodes":
@@ -323,78 +339,20 @@ def _checks(nodes: list[Node]) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def _timed(nodes: list[Node]) -> list[tuple[float, Node]]:
-    return [(n.run.time, n) for n in nodes if n.run and n.run.time is not None and n.run.skewed <= CLOCK_SKEW]
-
-
-def _old(nodes: list[Node], now: float | None) -> Iterator[str]:
-    newest = max((time for time, _ in _timed(nodes)), default=0.0)
-    if newest and now is not None and newest < now - STALE:
-        yield f"the newest report is {(now - newest) / 86400:.0f} days old: what is said here was so then"
-
-
 def _of_another_week(nodes: list[Node]) -> None:
     """What lies there of a node that was not reached today says nothing of today."""
-    newest = max((time for time, _ in _timed(nodes)), default=0.0)
-    for time, node in _timed(nodes):
-        if time < newest - STALE and not any(one.state is NodeState.BAD for one in node.against):
-            words = f"its report is {(newest - time) / 86400:.0f} days older than the newest: how it is now is not known"
-            node.against.append(Reason(NodeState.UNKNOWN, words))
+    known, alone = timed(nodes)
+    newest = known[-1][0] if known else 0.0
+    for time, node in known:
+        if time < newest - STALE:
+            _doubted(
+                node, f"its report is {(newest - time) / 86400:.0f} days older than the newest: how it is now is not known"
+            )
+    for time, node in alone:
+        days = f"{(time - newest) / 86400:.0f} days newer than every other"
+        _doubted(node, f"its report is {days}: its clock is ahead, or only this node was reached since")
 
 
-def _one_id(nodes: list[Node]) -> Iterator[str]:
-    """No fault by itself: images are cloned with their id (machine-id(5))."""
-    by_id: dict[str, dict[str, None]] = defaultdict(dict)
-    for node in nodes:
-        if node.run and node.run.machine:
-            by_id[node.run.machine][node.run.host] = None
-    for names in by_id.values():
-        if len(names) > 1:
-            several = f"{len(names)} host names: {listed([*names], 4)}"
-            yield f"one machine id (of a cloned image, or one machine that answered twice) under {several}"
-
-
-def _misnamed(nodes: list[Node]) -> Iterator[str]:
-    """Files are named as anybody likes; where most are named for the host inside, the others may have been mixed up."""
-    files = [run for node in nodes if node.run for run in (node.run, *node.older)]
-    others = [run for run in files if not any(_names(run.file, name) for name in (run.host, run.pod) if name)]
-    if others and len(others) < len(files) / 2:
-        told = listed([f"{run.file} ({run.host})" for run in others], 4)
-        yield f"{count(len(others), 'file')} not named for the host inside, as most are: {told}"
-
-
-def _names(file: str, host: str) -> bool:
-    stem, head = file.rpartition("/")[2].casefold(), host.casefold().partition(".")[0]
-    before, found, after = stem.partition(head or stem)
-    return not head or (bool(found) and not before[-1:].isalnum() and not after[:1].isalnum())
-
-
-def _notes(fleet: Fleet, now: float | None) -> list[str]:
-    notes = []
-    extra = [n.name for n in fleet.nodes if n.expected is False]
-    if extra:
-        notes.append(f"{count(len(extra), 'node')} not on the list of expected nodes: {listed(extra)}")
-    single = [g.name for g in fleet.groups if len(g.members) == 1]
-    if single:
-        notes.append(f"alone of their kind, so compared with nobody: {listed([f'({name})' for name in single], 4)}")
-    blind = sum(n.run is not None and n.run.shape.gpus is None for n in fleet.nodes)
-    if blind:
-        notes.append(f"the GPUs of {count(blind, 'node')} could not be read")
-    versions: dict[str, list[str]] = defaultdict(list)
-    for one in fleet.groups:
-        told = (n.run.traits.of(Family.NCCL) for n in one.members if n.run)
-        have = Counter(version for version in told if version and not isinstance(version, Marker))
-        if have:
-            versions[have.most_common(1)[0][0]].append(one.name)
-    if len(versions) > 1:
-        notes.append(
-            "kinds have different NCCL versions, a job across them is refused: "
-            + "; ".join(f"{v} ({listed(g, 2)})" for v, g in sorted(versions.items()))
-        )
-    notes += [*_old(fleet.nodes, now), *_one_id(fleet.nodes), *_misnamed(fleet.nodes)]
-    for dist in fleet.distributions:
-        good = dist.median / dist.best if METRICS[dist.metric].more_is_better else dist.best / dist.median
-        if dist.judged and dist.metric == "busbw" and good < 0.8:
-            name = fleet.groups[dist.group].name
-            notes.append(f"{name}: half of the nodes reach at most {good:.0%} of the best bus bandwidth")
-    return notes
+def _doubted(node: Node, words: str) -> None:
+    if not any(one.state is NodeState.BAD for one in node.against):
+        node.against.append(Reason(NodeState.UNKNOWN, words))

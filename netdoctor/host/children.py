@@ -36,6 +36,7 @@ DEADLINES: Final[Mapping[str, float]] = {
     "nccl": 8.0,
     "elf": 10.0,
     "gpu_load": 630.0,
+    "imex": 12.0,
 }
 PATIENCE: Final = 40.0  # seconds that all answers together may keep the caller waiting
 GRACE: Final = 0.3  # seconds between TERM and KILL, and after an answer until KILL

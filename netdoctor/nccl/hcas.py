@@ -79,6 +79,18 @@ def alike(one: RdmaDevice, other: RdmaDevice) -> bool:
     return one.driver == other.driver and layers[0] == layers[1] and rate(one) >= rate(other) / 2
 
 
+def cards(devices: Iterable[RdmaDevice], pci: Pci) -> int:
+    """How many physical functions these are: virtual ones are those of a card, as many as somebody wants; software is none."""
+    own = set[str]()
+    for one in devices:
+        where = pci.at(one.pci) if isinstance(one.pci, str) else None
+        if one.virtual_function is True:
+            own.add((where.physical_function if where else None) or "")
+        elif one.pci is not None:
+            own.add(one.pci if isinstance(one.pci, str) else one.name)
+    return len(own)
+
+
 def selected(devices: Iterable[RdmaDevice], choice: Selector) -> tuple[RdmaDevice, ...]:
     """The devices of which NCCL_IB_HCA takes a port."""
     return tuple(d for d in devices if any(choice.takes(d.name, n) for n in _numbers(d)))
@@ -186,7 +198,7 @@ def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci) -> tuple[str
     NCCL may take a farther one that is faster: `used`.  Among equals a device with an ACTIVE port wins over one without (the
     second port of a card), and one of at least half the highest rate over slower ones (a management port beside the fabric).
     """
-    every = tuple(devices)
+    every = seen_once(devices)
     if isinstance(pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
         return "", every
     ranked: dict[str, list[RdmaDevice]] = {}
@@ -206,6 +218,44 @@ def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci) -> tuple[str
     if lost and kind != "PIX":
         return "", (*lost, *prefer(ranked[kind]))  # one whose place is not known may be nearer
     return kind, prefer(ranked[kind])
+
+
+def seen_once(devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
+    """Without functions that have no ACTIVE port where another function of the same port of the same card has.
+
+    A Socket Direct card is one HCA with a function on each socket, and where the kernel makes one interface of them, the port
+    is up on one alone (Documentation/networking/multi-pf-netdev.rst).
+    """
+    every = tuple(devices)
+    return tuple(d for d in every if active_ports(d) or not ports_read(d) or not any(map(active_ports, twins(d, every))))
+
+
+def twins(device: RdmaDevice, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
+    """The other functions of its port: of one sys_image_guid, on another slot, and as manieth there.
+
+    So NCCL tells ports apart, and counts the bandwidth of such a port once: asic and port in src/graph/search.cc, which are
+    sys_image_guid, and portNum + realPort of src/transport/net_ib/init.cc (functions of one bus are ports of one card).
+    """
+    every = tuple(devices)
+    if not device.image or device.virtual_function is not False or _slot(device) is None:
+        return ()
+    own = _place_there(device, every)
+    return tuple(
+        one
+        for one in every
+        if one.image == device.image
+        and one.virtual_function is False
+        and _slot(one) not in (None, _slot(device))
+        and _place_there(one, every) == own
+    )
+
+
+def _slot(device: RdmaDevice) -> str | None:
+    return device.pci.rpartition(":")[0] if isinstance(device.pci, str) else None
+
+
+def _place_there(device: RdmaDevice, devices: Iterable[RdmaDevice]) -> int:
+    return sum(_slot(one) == _slot(device) and str(one.pci) < str(device.pci) for one in devices)
 
 
 def unplaced(devices: Iterable[RdmaDevice], pci: Pci) -> tuple[RdmaDevice, ...]:

@@ -118,13 +118,6 @@ def fault(link: Link, ip: str, better: tuple[str, ...], net: Net, *, several: bo
     return None
 
 
-def faster(speeds: Mapping[str, int]) -> list[str]:
-    """The fastest interfaces, where they alone carry more than all do in equal shares: each as much as the slowest."""
-    fast = max(speeds.values())
-    best = [name for name, speed in speeds.items() if speed == fast]
-    return best if min(speeds.values()) * len(speeds) < fast * len(best) else []
-
-
 def gloo_address(net: Net) -> str | Unavailable:
     """What Gloo listens on without GLOO_SOCKET_IFNAME: the address that the host name has here, "" where it has none, and
     then the loopback is taken (torch ProcessGroupGloo::createDefaultDevice)."""

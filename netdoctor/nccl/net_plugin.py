@@ -5,59 +5,23 @@ Source: NCCL src/plugin/net.cc, before 2.27 src/net.cc; src/plugin/plugin_open.c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.causes.cost import MIGHT, sockets
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.libraries import FoundBy, Libraries, Plugin
+from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, parse, text
+from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.model import Finding, Fix, Loss, Status, Unavailable, missing
+from netdoctor.nccl import plugins
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
+from netdoctor.nccl.plugins import NET
 
 BUILT_IN: Final = frozenset({"IB", SOCKET})  # networks that NCCL knows itself; any other name is a plugin's
-# Interfaces of network plugins: (first NCCL version, oldest and newest ncclNetPlugin_vN that it looks for).  The newest are
-# rounded up where the source of a version was not read: only a plugin that certainly does not fit may be called so.
-_INTERFACES: Final[tuple[tuple[Version, int, int], ...]] = (
-    ((0, 0, 0), 1, 8),
-    ((2, 19, 0), 5, 9),
-    ((2, 24, 0), 5, 10),
-    ((2, 26, 0), 6, 10),
-    ((2, 28, 0), 6, 11),
-    ((2, 30, 0), 6, 12),
-    ((2, 31, 0), 6, 99),
-)
-
-
-def interfaces(version: Version) -> tuple[int, int]:
-    """(oldest, newest) plugin interface that this NCCL version may load."""
-    return next((low, high) for since, low, high in reversed(_INTERFACES) if version >= since)
-
-
-def offered(symbols: Iterable[str]) -> list[int]:
-    """The interfaces that a plugin exports."""
-    return sorted({int(s.rpartition("_v")[2]) for s in symbols if s.rpartition("_v")[2].isdecimal()})
-
-
-def wanted(named: str | None, version: Version | Unavailable) -> tuple[str, ...]:
-    """The names that NCCL tries in turn, by NCCL_NET_PLUGIN; "" for the default.  A list since 2.28.3."""
-    listed = isinstance(version, Unavailable) or version >= (2, 28, 3)
-    if named is None or (named == "" and not listed):
-        return ("",)
-    if named.lower() == "none":
-        return ()
-    return tuple(one for one in named.split(",") if one) if listed else (named,)
-
-
-def is_named(plugin: Plugin, named: str) -> bool:
-    """Whether dlopen finds it under the name that NCCL asks for."""
-    paths = (plugin.path, *plugin.aliases)
-    names = {path.rpartition("/")[2] for path in paths}
-    if not named:
-        return "libnccl-net.so" in names and set(plugin.found_by) != {FoundBy.SITE_PACKAGES}
-    return named in paths or named in names or f"libnccl-net-{named}.so" in names
 
 
 @dataclass(frozen=True)
@@ -68,6 +32,7 @@ class Network:
     named: str | None  # NCCL_NET_PLUGIN
     used: str | None  # by the run, as its log says
     problem: str | None  # with a plugin, as the log says
+    provider: str | None | Unavailable = None  # FI_PROVIDER
 
     @property
     def loss(self) -> Loss:
@@ -82,16 +47,33 @@ def judge(libraries: Libraries, environ: Environ, rdma: Rdma, log: LogFacts | No
         return _unknown(f"NCCL_NET_PLUGIN could not be read: {named}")
     used, problem = (None, None) if log is None else (log.network, log.plugin_error)
     if used is not None and used not in BUILT_IN:
-        return Finding(Status.PASS, f"the run used the plugin's network {used}", evidence={"network": used})
+        return Finding(
+            Status.PASS, f"the run used the plugin's network {used}", subject=NET.subject, evidence={"network": used}
+        )
     if isinstance(libraries.plugins, Unavailable):
         return _unknown(f"plugins could not be looked for: {libraries.plugins}")
     efa: tuple[str, ...] | Unavailable = devices if isinstance(devices, Unavailable) else _efa(devices)
-    network = Network(efa, named, used, problem)
-    names = wanted(named, version)
-    reachable = [plugin for name in names for plugin in libraries.plugins if is_named(plugin, name)]
-    if reachable:
-        return _fitting(reachable[0], network, version)
-    return _no_plugin(replace(network, named=named if names else "none"), libraries.incomplete)
+    network = Network(efa, named, used, problem, environ.get("FI_PROVIDER"))
+    names = NET.names(named, version)
+    plugin = plugins.opened(libraries.plugins, names)
+    if plugin is None:
+        found = _no_plugin(replace(network, named=named if names else "none"), names, libraries.incomplete)
+    else:
+        found = _fitting(plugin, network, version)
+    return replace(found, notes=(*found.notes, *_beside(plugin, libraries.plugins)))
+
+
+def _beside(plugin: Plugin | None, have: Sequence[Plugin]) -> tuple[str, ...]:
+    """Network plugins that are there and not taken."""
+    others = [one for one in have if one is not plugin and one.name.startswith(NET.prefix)]
+    default = f"{NET.prefix}.so"
+
+    def why(one: Plugin) -> str:
+        if plugin and plugin.name == one.name:
+            return f"{plugin.path} comes before it"
+        return "NCCL does not look there" if one.name == default else f"NCCL_NET_PLUGIN={one.name} would take it"
+
+    return tuple(f"{one.path} is there and not taken: {why(one)}" for one in others)
 
 
 def _efa(devices: Sequence[RdmaDevice]) -> tuple[str, ...] | Unavailable:
@@ -104,12 +86,15 @@ def _efa(devices: Sequence[RdmaDevice]) -> tuple[str, ...] | Unavailable:
 def _fitting(plugin: Plugin, network: Network, version: Version | Unavailable) -> Finding:
     if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
         return _unknown(f"whether {plugin.path} fits could not be told: {missing(plugin.symbols, version)}")
-    have, (low, high) = offered(plugin.symbols), interfaces(version)
-    if not any(low <= n <= high for n in have):
-        offers = ", ".join(f"v{n}" for n in have) or "no interface"
-        found = _wrong(f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{low} to v{high}", network)
-        fix = Fix("install the plugin that fits this NCCL", ("NCCL_DEBUG=INFO … | grep NET/Plugin",))
-        return replace(found, fix=fix, evidence={"interfaces": have})
+    have, takes = NET.offered(plugin.symbols), NET.range(version)
+    if not any(takes[0] <= n <= takes[1] for n in have):
+        found = _wrong(plugins.misfit(plugin, have, version, takes), network)
+        return replace(found, fix=plugins.FITTING, evidence={"interfaces": have})
+    lacking = plugins.lacking(NET, plugin)
+    if lacking is not None and (lacking.status is Status.FAIL or network.used is None):
+        return replace(lacking, loss=network.loss, why=network.problem) if lacking.status is Status.FAIL else lacking
+    if network.efa and (withheld := _without_provider(plugin, network)) is not None:
+        return withheld
     if network.used is not None and (network.efa or network.problem):
         found = _wrong(f"{plugin.path} is there, and the run used NCCL's own {network.used}", network)
         fix = Fix("see why it does not load", (f"ldd {plugin.path}", "NCCL_DEBUG=INFO … | grep NET/Plugin"))
@@ -117,10 +102,29 @@ def _fitting(plugin: Plugin, network: Network, version: Version | Unavailable) -
     if network.used is not None and isinstance(network.efa, Unavailable):
         words = f"{plugin.path} is there, the run used NCCL's own {network.used}, and whether EFA needs it could not be read"
         return _unknown(words)
-    return Finding(Status.PASS, f"{plugin.path} fits NCCL {text(version)}", evidence={"interfaces": have})
+    return Finding(Status.PASS, f"{plugin.path} fits NCCL {text(version)}", subject=NET.subject, evidence={"interfaces": have})
 
 
-def _no_plugin(network: Network, incomplete: tuple[str, ...]) -> Finding:
+def _without_provider(plugin: Plugin, network: Network) -> Finding | None:
+    """libfabric's EFA provider, without which the plugin finds no device or takes TCP (libfabric src/fabric.c)."""
+    if plugin.efa is None:  # no plugin on libfabric
+        return None
+    if isinstance(plugin.efa, Unavailable) or isinstance(network.provider, Unavailable):
+        lost = missing(plugin.efa, network.provider)
+        return None if network.used else _unknown(f"whether libfabric's provider for EFA is there could not be read: {lost}")
+    if not plugin.efa:
+        text = f"the libfabric that {plugin.path} takes has no provider for EFA"
+        fix = Fix("put EFA's own libfabric first on the loader's path", (f"ldd {plugin.path}", "fi_info -p efa"))
+        return replace(_wrong(text, network), fix=fix)
+    said = network.provider or ""
+    listed = [one.strip().lower() for one in re.split("[,;]", said.removeprefix("^"))]
+    if said and ("efa" in listed) == said.startswith("^"):
+        text = f"FI_PROVIDER={said} keeps libfabric's provider for EFA away"
+        return replace(_wrong(text, network), fix=Fix("remove FI_PROVIDER", ("unset FI_PROVIDER", "export FI_PROVIDER=efa")))
+    return None
+
+
+def _no_plugin(network: Network, names: tuple[str, ...], incomplete: tuple[str, ...]) -> Finding:
     efa, named = network.efa, network.named
     if isinstance(efa, Unavailable):
         return _unknown("no plugin was found, and whether one is needed (EFA) could not be read")
@@ -133,21 +137,25 @@ def _no_plugin(network: Network, incomplete: tuple[str, ...]) -> Finding:
         found = _wrong(f"{', '.join(efa)}: EFA needs aws-ofi-nccl, and {where}", network)
         return replace(found, fix=fix, why="without it NCCL takes TCP sockets")
     if named in (None, "", "none"):
-        return Finding(Status.SKIP, "no network plugin is installed, and no device needs one")
+        return Finding(Status.SKIP, "no network plugin is taken, and no device needs one", subject=NET.subject)
+    if network.used is None and (why := plugins.unsearched(names, named) or "; ".join(incomplete)):
+        return _unknown(f"no file was found for NCCL_NET_PLUGIN={named}: {why}")
     if network.used is None:
-        return _unknown(f"no file was found for NCCL_NET_PLUGIN={named}")
+        words = f"NCCL_NET_PLUGIN={named} names no file that NCCL finds ({', '.join(names)}): it takes its own network"
+        return replace(_wrong(words, network), fix=_UNSET, evidence={"lacks": names})
     words = f"NCCL_NET_PLUGIN={named} names no plugin that NCCL finds; the run used NCCL's own {network.used}"
-    return _wrong(words, network)
+    return replace(_wrong(words, network), fix=_UNSET)
 
 
 def _unknown(message: str) -> Finding:
-    return Finding(Status.UNKNOWN, message)
+    return Finding(Status.UNKNOWN, message, subject=NET.subject)
 
 
 def _wrong(message: str, network: Network) -> Finding:
-    return Finding(Status.FAIL, message, cause="plugin_mismatch", loss=network.loss)
+    return Finding(Status.FAIL, message, subject=NET.subject, cause=plugins.CAUSE, loss=network.loss)
 
 
+_UNSET: Final = Fix("name a file that is there, or remove NCCL_NET_PLUGIN", ("unset NCCL_NET_PLUGIN",))
 _INSTALL: Final = Fix(
     "install aws-ofi-nccl and put it on the loader's path",
     ("export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH",),

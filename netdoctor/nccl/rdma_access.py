@@ -36,6 +36,11 @@ class Step(Word):
 
 
 CGROUP: Final = "EAGAIN"  # of a context: rdma.max allows no more handles (kernel/cgroup/rdma.c, rdmacg_try_charge)
+# What a port waits for, by its physical state (PortInfo.PortPhysicalState of the InfiniBand specification, as ibstat shows it).
+PORT_UP: Final = (
+    "bring its port up: cable, transceiver or switch port where it polls, the subnet manager where it initialises, "
+    "whoever switched it off where it is disabled"
+)
 
 
 @dataclass(frozen=True)

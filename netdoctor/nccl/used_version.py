@@ -28,6 +28,14 @@ def used_nccl(libraries: Libraries, baseline: Baseline) -> Version | Unavailable
     return used.version if used else Unavailable(Kind.NOT_READ, "which NCCL the job uses is not known")
 
 
+def showed_nothing(baseline: Baseline) -> Unavailable | None:
+    """Why a run that did not end well before a rank mapped libnccl shows as little as none."""
+    run = baseline.run or None
+    if run is None or run.finished or run.mapped or any(rank.mapped for rank in run.ranks):
+        return None
+    return Unavailable(Kind.NOT_READ, run.reason or f"the run is {run.state}")
+
+
 def job_torch(libraries: Libraries, pci: Pci, gpus: Gpus) -> Torch | Finding:
     """The job's torch, or why there is no NCCL of its to judge."""
     if no_accelerator(pci, gpus):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,25 @@ def ensure_open() -> None:
             if opened != number:
                 os.close(opened)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+# What a font of Latin letters alone has in the place of these; ours, in the order of how often they are used.
+_PLAIN: Final = {"…": "...", "–": "-", "—": "-", "×": "x", "→": "->", "←": "<-", "µ": "u", "σ": "sigma", "≥": ">=", "≤": "<="}
+
+
+def plain_signs() -> None:
+    """A locale without UTF-8 must not end a report in a traceback: our signs in letters that it has, others' as escapes."""
+    import codecs
+
+    def instead(error: UnicodeError) -> tuple[str | bytes, int]:
+        if isinstance(error, UnicodeEncodeError) and (sign := _PLAIN.get(error.object[error.start])):
+            return sign, error.start + 1
+        return codecs.backslashreplace_errors(error)
+
+    codecs.register_error("netdoctor.plain_signs", instead)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="netdoctor.plain_signs")
 
 
 def readable(fd: int, seconds: float) -> bool:

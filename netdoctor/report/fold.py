@@ -12,16 +12,21 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from netdoctor.model import NODE, CheckResult, Finding, Health, Report, Status, count, plain, size_text
-from netdoctor.report.values import MOST_NAMES, WRONG, fails, points, runs, shown
+from netdoctor.report.values import MOST_NAMES, WRONG, Row, fails, points, rows, runs, shown
 from netdoctor.textsafe import clean, listed
 
 _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
 
 
 TOLD: Final = frozenset({"not started", "unfinished"})  # facts.runs.State: allreduce.run's message has their reason
-_FEW: Final = 3  # checks that answer alike, each with its own words
+_FEW: Final = 3  # things that could not be told, for one reason
+_SAID: Final = 5  # reasons of checks that have one answer
+# Of findings that have one mend: what each may say otherwise.  Evidence and figures are told of a check alone.
+_OWN: Final = ("expected", "why", "cost", "mend", "", "to last", "note")
 # How an unknown says why: "WHAT could not be read: WHY".
-_LOST: Final = r"could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried)"
+_LOST: Final = (
+    r"could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried|done in time)|did not start|was run|is not known"
+)
 _WHY: Final = re.compile(rf"(?P<what>.+?) (?P<lost>{_LOST}): (?P<why>.+)")
 
 
@@ -41,21 +46,34 @@ class Block(NamedTuple):
 
     @property
     def each(self) -> tuple[str, ...]:
-        """What every one of a few checks says, where that differs."""
-        said = tuple(dict.fromkeys(f"{clean(f.check)}: {_spoken(f)}" for f in self.findings))
-        return said if 1 < len(self.checks) <= _FEW >= len(said) and len({f.message for f in self.findings}) > 1 else ()
+        """What the checks say, where that differs and is little: those of one reason together."""
+        by_reason: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            by_reason.setdefault(_reason(finding) or finding.message, []).append(finding)
+        several = len(self.checks) > 1
+        said = tuple(
+            (f"{', '.join(dict.fromkeys(clean(f.check) for f in some))}: " if several else "")
+            + (spoken(some[0]) if len(some) == 1 else clean(reason))
+            for reason, some in by_reason.items()
+        )
+        apart = several or len({(f.cause, f.why) for f in self.findings}) > 1
+        return said if apart and 1 < len(said) <= _SAID else ()
 
     @property
     def text(self) -> str:
         """Who it is about, and what is said of them."""
-        subjects = [clean(f.subject) for f in self.findings if f.subject != NODE]
+        whole = any(f.subject == NODE for f in self.findings)
+        subjects = [] if whole else list(dict.fromkeys(clean(f.subject) for f in self.findings))
         messages = list(dict.fromkeys(clean(f.message) for f in self.findings))
         said = messages[0] if len(messages) == 1 else f"{messages[0]}; and {len(messages) - 1} alike"
         if len(messages) > 1 and (reason := self._reason):
             said = f"{listed(self._lost, _FEW)}: {reason}"
         if len(self.checks) > 1:
-            every = f"{len(self.checks)} checks could not tell: {', '.join(self.checks)}"
+            alike = "have one mend" if self.first.status is Status.FAIL else "could not tell"
+            every = f"{len(self.checks)} checks {alike}: {', '.join(self.checks)}"
             return said if len(messages) == 1 else f"{every}: {self._reason}" if self._reason and not self.each else every
+        if self.each:
+            said = f"{len(messages)} faults have one mend"
         many = f" ({len(self.findings)} of {self.of})" if self.of > 1 else ""
         if len(subjects) == 1 and not many and said.startswith(subjects[0]):
             return said
@@ -79,6 +97,17 @@ class Block(NamedTuple):
         return list(dict.fromkeys(f"{one['what']} {one['lost']}" for one in found if one))
 
 
+def told(block: Block) -> list[Row]:
+    """What stands below a block: of its first finding all, of the others what they say otherwise; then each way to find out."""
+    out = [row for row in rows(block.first) if row.label != "find out"] if len(block.checks) == 1 else []
+    if block.first.status is Status.FAIL:
+        more = dict.fromkeys(row for f in block.findings for row in rows(f) if row.label in _OWN and row not in out)
+        every = [*out, *more]
+        labels = list(dict.fromkeys([*(row.label for row in out), *_OWN]))
+        return sorted(every, key=lambda row: labels.index(row.label)) if more else out
+    return [*out, *(Row("" if number else "find out", (how,)) for number, how in enumerate(block.hows))]
+
+
 def wrong(checks: Sequence[CheckResult]) -> list[Block]:
     """What fails, the worst first; then what netdoctor broke on, and what it could not tell."""
     sizes = {check.id: len(check.findings) for check in checks}
@@ -90,6 +119,11 @@ def wrong(checks: Sequence[CheckResult]) -> list[Block]:
     for finding in found:
         bare = _bare(finding)
         blocks.setdefault(bare if bare and shared[bare] > 1 else _alike(finding), []).append(finding)
+    for key, some in list(blocks.items()):  # of one reason, and with one way to find out: others may name the same way
+        ways = {f.how: f for f in some if f.how}
+        same = blocks.get(_alike(*ways.values())) if shared.get(key, 0) > 1 and len(ways) == 1 else None
+        if same is not None:
+            same += blocks.pop(key)
     return [Block(tuple(one), sizes.get(one[0].check, 0) if len({f.check for f in one}) == 1 else 0) for one in blocks.values()]
 
 
@@ -98,6 +132,8 @@ def _alike(finding: Finding) -> str:
     status = (finding.status.value, finding.severity and finding.severity.value, finding.waived)
     if finding.status is Status.UNKNOWN and finding.how and finding.fix is None:
         return repr((*status, finding.how))
+    if finding.fix is not None and finding.status is Status.FAIL:
+        return repr((*status, plain(finding.fix)))
     answer = (finding.fix or finding.how) and plain((finding.fix, finding.how, finding.why, finding.expected))
     return repr((*status, finding.check, finding.cause, answer or finding.message))
 
@@ -133,10 +169,11 @@ def right(checks: Sequence[CheckResult]) -> Iterator[tuple[Status, str, str]]:
 
 def _said(check: CheckResult) -> str:
     first = next((f for f in check.findings if f.status is check.status), None)
-    return "the check said nothing" if first is None else _spoken(first)
+    return "the check said nothing" if first is None else spoken(first)
 
 
-def _spoken(finding: Finding) -> str:
+def spoken(finding: Finding) -> str:
+    """What it says, with whom it is about."""
     return clean(finding.message if finding.subject == NODE else f"{finding.subject}: {finding.message}")
 
 
@@ -168,7 +205,10 @@ def notes(checks: Iterable[CheckResult]) -> Iterator[str]:
 def scope(report: Report) -> Iterator[str]:
     """Of a machine without any accelerator: what a look at it can show, and what it cannot."""
     if any(check.id == "hardware.accelerator" and check.status is Status.SKIP for check in report.checks):
-        yield "there is no GPU here: this shows the machine's network, limits, variables and Python, nothing of GPUs or NCCL"
+        gloo = any(run.get("state") == "finished" and run.get("backend") == "gloo" for run in report.runs)
+        ran = ", and an all-reduce by Gloo on the CPU" if gloo else ""
+        shows = f"the machine's network, limits, variables and Python{ran}"
+        yield f"no GPU here: this run shows {shows}; nothing of GPUs, RDMA or NCCL"
 
 
 class Step(NamedTuple):
@@ -176,6 +216,7 @@ class Step(NamedTuple):
 
     words: str
     command: str = ""
+    of: Finding | None = None  # whose mend it is
 
     @property
     def text(self) -> str:
@@ -190,9 +231,9 @@ def first_step(report: Report) -> Step | None:
         if (finding := next((f for f in alike if f.fix is not None), None)) and finding.fix is not None:
             command = next((line for line in finding.fix.commands if line.strip()), "")
             said = clean(finding.fix.summary)
-            return Step(f"first: {said}", "" if clean(command) in said else clean(command))
-        if how := next((f.how for f in alike if f.how), ""):
-            return Step(f"first: {clean(how)}")
+            return Step(f"first: {said}", "" if clean(command) in said else clean(command), finding)
+        if found := next((f for f in alike if f.how), None):
+            return Step(f"first: {clean(found.how or '')}", of=found)
     if failed or report.verdict.status is not Health.INCONCLUSIVE:
         return None
     asked = [f for c in report.checks for f in c.findings if f.status is Status.UNKNOWN and f.how]

@@ -41,10 +41,10 @@ _OF_OTHERS: Final = frozenset(
 
 
 def of_file(path: str, format: str | None) -> str:
-    """By suffix, else as it is printed, else JSON; a suffix that others' formats have is returned as it is."""
+    """By suffix, else as it is printed, else JSON; a suffix of others' formats is returned as it is."""
     suffix = os.path.splitext(path)[1].lower()
     ours = next((name for name, row in FORMATS.items() if suffix in row.suffixes), None)
-    return ours or format or (suffix if suffix in _OF_OTHERS else "json")
+    return ours or (suffix if suffix in _OF_OTHERS else format or "json")
 
 
 def lacking(name: str) -> str:

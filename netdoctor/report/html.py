@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.model import (
@@ -30,11 +30,13 @@ from netdoctor.report.page import el, lines, markup, page, table, tag, tr
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
+    Row,
     excused,
     fails,
     groups,
     headline,
     identity,
+    others,
     outlook,
     points,
     rows,
@@ -51,12 +53,13 @@ _STYLE: Final = """
 .check summary{padding:.45rem 0;cursor:pointer}.check .id{display:inline-block;min-width:13rem;font-weight:600}
 dl{display:grid;grid-template-columns:8rem 1fr;gap:.25rem 1rem;margin:.3rem 0 .8rem;font-size:.92rem}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
-@media (max-width:600px){dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}.check .id{display:block}}
+@media (max-width:600px){dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}.check .id{min-width:0;margin-right:.4rem}}
 """
 _NAMES: Final = {
     "driver": "NVIDIA driver",
     "cuda_driver": "CUDA of the driver",
     "kernel": "kernel",
+    "iommu": "IOMMU of GPUs and HCAs",
     "torch": "torch",
     "nccl": "NCCL",
     "nccl_interface": "NCCL's interface",
@@ -101,9 +104,13 @@ def _head(report: Report) -> Iterator[Markup]:
     yield el("p", report.verdict.text)
     if report.partial:
         yield el("p", f"this report is not whole: {report.partial}")
+    step = fold.first_step(report)
+    if worst := (step.of if step else None) or next(iter(fails(report.checks)), None):
+        whose = f" ({listed(others(worst), 3)})" if others(worst) else ""
+        yield el("p", el("b", worst.check), f": {fold.spoken(worst)}{whose}", css="worst")
     if ahead := outlook(report):
         yield el("p", ahead)
-    if report.command is Command.PREFLIGHT and (step := fold.first_step(report)):
+    if step:
         yield markup(el("p", step.words), el("pre", step.command)) if step.command else el("p", step.words)
 
 
@@ -122,7 +129,8 @@ def _wrong(report: Report) -> Iterator[Markup]:
                 (tag(finding.severity.value), " ") if finding.severity and finding.status is Status.FAIL else "",
                 block.text,
             ),
-            _table(*_told(finding)) if len(block.checks) == 1 else [el("p", one) for one in (*block.each, finding.how or "")],
+            [el("p", one) for one in block.each],
+            _table(*_shown(fold.told(block))),
             css=f"check card {finding.status.value}",
             open=finding.status is Status.FAIL and not finding.waived,
         )
@@ -164,12 +172,12 @@ def _finding(finding: Finding, subjects: list[str]) -> Markup:
         ("status", tag(finding.status.value)),
         ("subject", listed(subjects, MOST_NAMES)),
         ("what", finding.message),
-        *_told(finding),
+        *_shown(rows(finding)),
     )
 
 
-def _told(finding: Finding) -> Iterator[tuple[str, str]]:
-    return ((r.label, el("pre", "\n".join(r.parts)) if r.commands else lines(r.parts)) for r in rows(finding))
+def _shown(told: Iterable[Row]) -> Iterator[tuple[str, str]]:
+    return ((r.label, el("pre", "\n".join(r.parts)) if r.commands else lines(r.parts)) for r in told)
 
 
 def _table(*pairs: tuple[str, str]) -> Markup:

@@ -2,12 +2,12 @@
 
 fail     <failure>; where no fail of the check counts for the exit code <skipped>: waived, with reason and expiry, or below the
          threshold
-error    <error>
+error    <error>, where the exit code is not 0 (audit and prolog let nobody stop for it), else <skipped>
 unknown  <error> where the profile requires the check (the exit code is 4 then), else <skipped> with the reason: a CI that
          shows skipped tests shows it, and it never counts as passed
 skip     <skipped> with the evidence that the check does not apply
 A run that is not whole, in which no check ran, or whose exit code no case explains (a required check that did not run) has a
-test case ``netdoctor.run`` that fails: an exit code other than 0 is never all green.
+test case ``netdoctor.run`` that fails: an exit code other than 0 is never all green, and exit code 0 is never red.
 What a section counts beside checks (the nodes of a fleet) is a suite of its own.
 
 Written by junitparser, the extra ``junit``.
@@ -32,7 +32,7 @@ _SUITE: Final = "netdoctor"
 def render(report: Report) -> str:
     """XML text with its declaration."""
     about = (("version", report.tool_version), ("profile", report.profile), ("verdict", report.verdict.text))
-    made = [_case(check) for check in report.checks]
+    made = [_case(check, stops=report.verdict.exit_code != 0) for check in report.checks]
     red = any(case.is_failure or case.is_error for case in made)
     if report.partial or not report.checks or (report.verdict.exit_code != 0 and not red):
         made.append(_died(report.partial or report.verdict.text or "no check ran"))
@@ -93,7 +93,8 @@ def _document(*suites: TestSuite) -> str:
     return stream.getvalue().decode("utf-8").replace("\t", " ")  # its indentation
 
 
-def _case(check: CheckResult) -> TestCase:
+def _case(check: CheckResult, *, stops: bool) -> TestCase:
+    """`stops`: whether the exit code is another than 0."""
     area, _, name = check.id.rpartition(".")
     classname = f"{_SUITE}.{area}" if area else _SUITE
     fails = [f for f in check.findings if f.status is Status.FAIL]
@@ -102,9 +103,9 @@ def _case(check: CheckResult) -> TestCase:
     bad = [f for f in fails if f.blocking]
     if bad:
         kind = Outcome.FAILURE
-    elif must_tell or not check.findings:
+    elif stops and (must_tell or not check.findings):
         kind = Outcome.ERROR
-    elif fails or others or check.status is Status.SKIP:
+    elif fails or others or check.status in (Status.SKIP, Status.ERROR):
         kind = Outcome.SKIPPED
     else:
         return _made(Case(classname, name), out="\n".join(_line(f) for f in check.findings))

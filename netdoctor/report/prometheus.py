@@ -122,4 +122,4 @@ def _families(fleet: Fleet) -> Iterator[Any]:
 def _faults(fleet: Fleet) -> Counter[str]:
     """Of the rules that compare two nodes; drift and outliers have figures of their own."""
     own = {"fleet.nodes", "fleet.drift", "fleet.outliers"}
-    return Counter(f.cause or "other" for c in fleet.checks if c.id not in own for f in c.findings)
+    return Counter(f.cause or "other" for f in fails(c for c in fleet.checks if c.id not in own))

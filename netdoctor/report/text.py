@@ -12,12 +12,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.model import NODE, CheckResult, Command, Finding, Health, Report, Status, count, size_text
+from netdoctor.model import NODE, STATUS_ORDER, CheckResult, Command, Finding, Health, Report, Status, count, size_text
 from netdoctor.report import fold
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
-    Row,
     excused,
     groups,
     headline,
@@ -59,7 +58,7 @@ def render(report: Report, *, width: int | None = None, colour: bool = False, ve
     """The whole report, ending in a line break.  `width` in columns wraps prose, never commands; None wraps nothing."""
     width = width if width is not None and width >= _NARROWEST else None
     paint = _paint if colour else lambda text, _: text
-    lines = [clean(line) for line in _head(report)]
+    lines = [part for line in _head(report) for part in _wrapped(clean(line), "", "  ", width)]
     folded = report.command is Command.PREFLIGHT and not verbose
     lines += _folded(report, width, paint) if folded else _listed(report, width, paint)
     return "\n".join(lines) + "\n"
@@ -87,8 +86,8 @@ def _folded(report: Report, width: int | None, paint: Any) -> Iterator[str]:
         yield ""
     column = max((len(who) for status, who, _ in rest if status is Status.PASS), default=0)
     for status, who, what in rest:
-        first = f"{_WORDS[status]:<8} {who:<{min(column, 28)}}  " if status is Status.PASS else f"{_WORDS[status]:<8} {who}: "
-        written = _wrapped(what, first, _INDENT + "  ", width)
+        said = f"{who:<{min(column, 28)}}  {what}" if status is Status.PASS else f"{who}: {what}"
+        written = _wrapped(said, f"{_WORDS[status]:<8} ", _INDENT + "  ", width)
         yield written[0].replace(_WORDS[status], paint(_WORDS[status], _COLOURS[status]), 1)
         yield from written[1:]
     for note in fold.notes(report.checks):
@@ -110,9 +109,7 @@ def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Ite
     yield from lines[1:]
     for said in block.each:
         yield from _wrapped(said, _INDENT, _INDENT + "  ", width)
-    told = [row for row in rows(finding) if row.label != "find out" and len(block.checks) == 1]
-    find_out = block.hows if finding.status is not Status.FAIL else ()
-    for row in (*told, *(Row("" if number else "find out", (how,)) for number, how in enumerate(find_out))):
+    for row in fold.told(block):
         if row.commands:
             yield from _commands(row.parts, row.label)
         else:
@@ -127,7 +124,7 @@ def _listed(report: Report, width: int | None, paint: Any) -> Iterator[str]:
         yield from _check(check, min(column, 28), width, paint)
     yield from _ran(report, [_run(run, figure) for run, figure in runs(report)], width)
     if report.section is not None:
-        yield from (clean(line) for line in report.section.text())
+        yield from (part for line in report.section.text() for part in _within(clean(line), width))
     yield ""
     yield from _partial(report, width)
     yield paint(clean(report.verdict.text), _VERDICTS[report.verdict.status])
@@ -148,10 +145,10 @@ def _head(report: Report) -> Iterator[str]:
             yield report.section.about()
         return
     where, profile, *doubt = view(report)
+    yield from fold.scope(report)
     yield f"netdoctor {report.tool_version} on {', '.join(identity(report))}"
     yield f"{where}; {profile}"
     yield from doubt
-    yield from fold.scope(report)
 
 
 def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> Iterator[str]:
@@ -164,6 +161,8 @@ def _check(check: CheckResult, column: int, width: int | None, paint: Any) -> It
     lines = _wrapped(tag + _summed(check, wrong), first, _INDENT + " " * (column + 2), width)
     yield lines[0].replace(word, paint(word, code), 1)
     yield from lines[1:]
+    if len(wrong) > _MOST:  # what is left out must not be the worst
+        wrong.sort(key=lambda one: (STATUS_ORDER.index(one[0].status), bool(one[0].waived), not one[0].blocking))
     for finding, subjects in wrong[:_MOST]:
         yield from _expanded(finding, subjects if len(wrong) > 1 else [], width)
     if len(wrong) > _MOST:
@@ -196,6 +195,14 @@ def _expanded(finding: Finding, subjects: list[str], width: int | None) -> Itera
             yield from _commands(row.parts, row.label)
         else:
             yield from _row(row.label, "; ".join(row.parts), width)
+
+
+def _within(line: str, width: int | None) -> list[str]:
+    """A line of a section, its own indentation kept."""
+    if width is None or len(line) <= width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return _wrapped(line.lstrip(), indent, f"{indent}  ", width)
 
 
 def _row(label: str, text: str, width: int | None) -> list[str]:

@@ -148,7 +148,7 @@ def _nameless(process: dict[str, Any], tag: Tag) -> dict[str, Any]:
 
 def _addresses(answers: Mapping[str, Any]) -> set[str]:
     """Every address in answers about the network and in the environment, but those that mean the same everywhere."""
-    about = ("ask:netlink", "ask:resolve", "ask:nccl")
+    about = ("ask:netlink", "ask:resolve", "ask:nccl", "ask:reach")
     text = json.dumps([a for q, a in answers.items() if q.startswith(about) and not isinstance(a, Unavailable)])
     variables = answers.get("env:")
     text += json.dumps(variables if isinstance(variables, dict) else {})

@@ -91,6 +91,7 @@ def gpu_load(machine: Machine) -> Answer:
             "uuid": uuid(gpu),
             "samples": gpu.state.get("samples", 20),
             "clock": gpu.state.get("clock.sm", 1980),
+            "clock_max": gpu.state.get("clock.sm_max", 1980),
             "reasons": {},
             "replays": gpu.state.get("replays.rising", 0),
             "nvlink": [0] * len(gpu.nvlinks),
@@ -153,7 +154,12 @@ def ibverbs(machine: Machine, library: str) -> Answer:
     if not machine.hcas:
         return _absent(f"libibverbs.so.1: {MISSING}")
     devices = {
-        hca.name: {"context": True, "error": "", "dmabuf": "EBADF" if hca.dmabuf else "EOPNOTSUPP"}
+        hca.name: {
+            "context": True,
+            "error": "",
+            "dmabuf": "EBADF" if hca.dmabuf else "EOPNOTSUPP",
+            "mtu": {str(n): port.mtu for n, port in enumerate(hca.ports, 1)},
+        }
         for hca in machine.hcas
         if hca.node is not None and hca.mode is not None
     }

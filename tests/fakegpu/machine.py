@@ -164,6 +164,7 @@ _KEYS: Final = frozenset(
     (
         *("name", "driver", "numa", "distances", "modules", "memory_peers", "devices", "default", "fabric", "faults", "events"),
         *("above", "gpu", "gpus", "p2p", "nvlinks", "nvswitches", "hca", "hcas", "nics"),
+        "acs",  # of bridges by address: what of their Access Control Services is switched on
         "host",  # what is no hardware: composed machines have it (tests/support/machines/composed.py)
     )
 )
@@ -344,6 +345,8 @@ def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, 
         link=_link(one),
         name=name,
         guid=guid,
+        image=one.get("image", guid),
+        board=one.get("board", "" if one.get("driver", "mlx5_core") != "mlx5_core" else "MT_0000000838"),
         firmware=str(one.get("firmware", "28.39.1002")),
         vendor=int(one.get("vendor", 0x15B3)),
         device=int(one.get("device", 0x1021)),

@@ -127,6 +127,8 @@ class Hca:
     link: Link
     name: str
     guid: str  # 16 hex digits
+    image: str  # of the card: that of the other functions of a Socket Direct or dual-port one
+    board: str
     firmware: str
     vendor: int
     device: int

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
 
-HCAS, DIRECT, GIDS = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid"
+HCAS, DIRECT, GIDS, WAY, HEALTH = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid", "pci.path", "gpu.health"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Row:
     @property
     def job(self) -> Mapping[str, str]:
         """Of two nodes, where the fault lies between them."""
-        between = self.check in (HCAS, DIRECT, GIDS) or self.subject.startswith("inter-node")
+        between = self.check in (HCAS, DIRECT, GIDS, WAY) or self.subject.startswith("inter-node")
         return {"NETDOCTOR_JOB_NODES": "2", "NETDOCTOR_JOB_GLOO_GROUPS": "0"} if between else {}
 
 
@@ -74,4 +74,84 @@ GID_ROWS: Final = (
         table(3, (2, LOCAL, V1), (3, LOCAL, V2), (4, MAPPED.format("0a04:0007"), V1), (5, MAPPED.format("0a04:0007"), V2)),
         NCCL_IB_GID_INDEX="3",
     ),
+)
+
+
+def turned_back(fault: str, subject: str, acs: Mapping[str, int], machine: str = "hgx-h100") -> Row:
+    """What bridges do with what comes by."""
+    return Row(fault, WAY, subject, "acs_iommu", machine, {"acs": {f"0000:{at}": bits for at, bits in acs.items()}})
+
+
+WAY_ROWS: Final = (
+    turned_back("a switch turns everything back", "GPU2–mlx5_2", {"4e:00.0": 0x1D, "4e:01.0": 0x1D}),
+    turned_back("a switch turns back what an HCA writes", "GPU7–mlx5_7", {"db:00.0": 0x04}),
+    turned_back("a switch turns back what an HCA reads", "GPU0–mlx5_0", {"17:01.0": 0x08}),
+    turned_back("a switch turns back what GPUs send", "GPU0–GPU1", {"12:00.0": 0x1D, "12:01.0": 0x1D}, "two-a100"),
+)
+RAIL_ROWS: Final = (*GID_ROWS, *WAY_ROWS)
+HEALTH_ROWS: Final = (
+    Row(
+        "a GPU with errors of its memory", HEALTH, "GPU 0000:14:00.0", "gpu_memory", changes={"gpus.1.state.ecc.uncorrected": 3}
+    ),
+    Row("a row waits for a reset", HEALTH, "GPU 0000:13:00.0", "gpu_memory", changes={"gpus.0.state.remapped.pending": 1}),
+    Row("the driver wants a reset", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.recovery": 1}),
+    Row("heat lowers the clocks", HEALTH, "GPU 0000:54:00.0", "gpu_slow", changes={"gpus.3.state.throttle": 72}),
+    Row("an InfoROM is corrupted", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.inforom.corrupted": 1}),
+    Row(
+        "a clock stays behind under load",
+        HEALTH,
+        "GPU 0000:14:00.0 under load",
+        "gpu_slow",
+        changes={"gpus.1.state.clock.sm": 1110},
+        healthy={"gpus.all.state.busy": 90},
+        runs=True,
+    ),
+    told(
+        "{expected: {gpu_clock_mhz: 1900}}",
+        "the clocks of all GPUs are locked far below what the site says",
+        HEALTH,
+        "GPU 0000:13:00.0 under load",
+        "gpu_slow",
+        changes={"gpus.all.state.clock.sm": 1200},
+        healthy={"gpus.all.state.busy": 90, "gpus.all.state.throttle": 0},
+        runs=True,
+    ),
+    Row(
+        "the PCIe link replays under load",
+        HEALTH,
+        "GPU 0000:13:00.0 under load",
+        "link_degraded",
+        changes={"gpus.0.state.replays.rising": 100000},
+        runs=True,
+    ),
+)
+PLUGIN: Final = "net.plugin"
+# In the job's site-packages: a library that exports one symbol, and one that needs another which is then removed.
+EXPORTS: Final = "echo 'int {symbol};' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/{name}"
+NEEDS: Final = """echo 'int gone(void) {{ return 0; }}' | gcc -shared -fPIC -x c - -o libgone.so
+echo 'int gone(void); int {symbol}(void) {{ return gone(); }}' | gcc -shared -fPIC -x c - -L. -lgone -o nvidia/nccl/lib/{name}
+rm libgone.so"""
+
+
+def plugin(fault: str, subject: str, how: str = "", symbol: str = "", name: str = "", **variables: str) -> Row:
+    """A plugin beside the libnccl of a torch, where the loader looks, or none where one is named."""
+    around = Around(env={"LD_LIBRARY_PATH": "LIBRARIES:SITE/nvidia/nccl/lib", **variables})
+    return Row(fault, PLUGIN, subject, "plugin_mismatch", torch=how.format(symbol=symbol, name=name), around=around)
+
+
+PLUGIN_ROWS: Final = (
+    plugin("a network plugin of an interface that NCCL dropped", "network", EXPORTS, "ncclNetPlugin_v3", "libnccl-net.so"),
+    plugin("a network plugin whose library is gone", "network", NEEDS, "ncclNetPlugin_v8", "libnccl-net.so"),
+    plugin("a network plugin that is not there", "network", NCCL_NET_PLUGIN="ofi"),
+    plugin("a tuner of an interface that NCCL dropped", "tuner", EXPORTS, "ncclTunerPlugin_v1", "libnccl-tuner.so"),
+    plugin(
+        "a profiler whose library is gone",
+        "profiler",
+        NEEDS,
+        "ncclProfiler_v3",
+        "libnccl-profiler-site.so",
+        NCCL_PROFILER_PLUGIN="site",
+    ),
+    plugin("a plugin for variables that is not there", "environment", NCCL_ENV_PLUGIN="site"),
+    plugin("a tuner's file that is not there", "NCCL_TUNER_CONFIG_FILE", NCCL_TUNER_CONFIG_FILE="/nonexistent/tuner.conf"),
 )

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
-from tests.fakegpu.row import GID_ROWS, Row, env, told
+from tests.fakegpu.row import HEALTH_ROWS, PLUGIN_ROWS, RAIL_ROWS, Row, env, told
 
-HEALTH, FABRIC, MAPPING = "gpu.health", "gpu.fabric", "gpu.mapping"
+FABRIC, MAPPING = "gpu.fabric", "gpu.mapping"
 GPUS, RAILS, LINKS, SITE = "hardware.gpus", "hardware.rails", "hardware.links", "hardware.site"
 INVENTORY, HCAS, DIRECT = "hardware.accelerator", "rdma.dev_infiniband", "rdma.gpudirect"
 VERSION, ENVIRONMENT, BACKEND = "nccl.version", "nccl.environment", "torch.backend"
@@ -25,7 +25,6 @@ SOCKETS: Final[Mapping[str, Any]] = {"nodes": True, "healthy": {"above.all.numa"
 NO_PEERMEM: Final = {"modules.nvidia_peermem": None}
 BUILT_FOR: Final = """mkdir torch-2.9.1+cu129.dist-info
 echo 'Requires-Dist: nvidia-nccl-cu12=={}' > torch-2.9.1+cu129.dist-info/METADATA"""
-PLUGIN: Final = "echo 'int ncclNetPlugin_v3;' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/libnccl-net.so"
 CPU_TORCH: Final = 'sed -i "s/^cuda.*/cuda = None/; s/cu129/cpu/" torch/version.py; rm torch/lib/libtorch_cuda.so'
 EAGER: Final = {"NCCL_RUNTIME_CONNECT": "0"}  # connections at init: each rank takes its pool
 SHM: Final = "mount -t tmpfs -o size={},mode=1777 shm /dev/shm"
@@ -199,30 +198,7 @@ ROWS: Final = (
         changes={"hcas.1": None},
     ),
     # what state they are in
-    Row(
-        "a GPU with errors of its memory", HEALTH, "GPU 0000:14:00.0", "gpu_memory", changes={"gpus.1.state.ecc.uncorrected": 3}
-    ),
-    Row("a row waits for a reset", HEALTH, "GPU 0000:13:00.0", "gpu_memory", changes={"gpus.0.state.remapped.pending": 1}),
-    Row("the driver wants a reset", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.recovery": 1}),
-    Row("heat lowers the clocks", HEALTH, "GPU 0000:54:00.0", "gpu_slow", changes={"gpus.3.state.throttle": 72}),
-    Row("an InfoROM is corrupted", HEALTH, "GPU 0000:53:00.0", "gpu_error", changes={"gpus.2.state.inforom.corrupted": 1}),
-    Row(
-        "a clock stays behind under load",
-        HEALTH,
-        "GPU 0000:14:00.0 under load",
-        "gpu_slow",
-        changes={"gpus.1.state.clock.sm": 1110},
-        healthy={"gpus.all.state.busy": 90},
-        runs=True,
-    ),
-    Row(
-        "the PCIe link replays under load",
-        HEALTH,
-        "GPU 0000:13:00.0 under load",
-        "link_degraded",
-        changes={"gpus.0.state.replays.rising": 100000},
-        runs=True,
-    ),
+    *HEALTH_ROWS,
     # what joins them
     on_fabric("a GPU has not registered", "GPU 0000:61:00.0", "fabric_manager", {"gpus.3.state.fabric.state": 1}),
     on_fabric("the routes of a GPU are broken", "GPU 0000:1b:00.0", "link_degraded", {"gpus.0.state.fabric.health": 16}),
@@ -263,7 +239,7 @@ ROWS: Final = (
         changes={"faults": ["ibv_open_device 2+ 11"]},
     ),
     env("NCCL_IB_HCA selects nothing", HCAS, "node", "env_misuse", NCCL_IB_HCA="=mlx5_9"),
-    *GID_ROWS,
+    *RAIL_ROWS,
     # GPUDirect
     env("GPUDirect switched off by distance", DIRECT, "GPU0–mlx5_0", "gdr_disabled", {"torch": ""}, NCCL_NET_GDR_LEVEL="LOC"),
     Row(
@@ -294,20 +270,20 @@ ROWS: Final = (
     # which NCCL
     Row("an older libnccl than torch was built for", VERSION, "loaded", "version_mismatch", torch=BUILT_FOR.format("2.99.1")),
     Row(
+        "a patch release older than torch was built for",
+        VERSION,
+        "loaded",
+        "version_mismatch",
+        torch=BUILT_FOR.format("2.29.99"),
+    ),
+    Row(
         "a libnccl that is no library",
         VERSION,
         "loaded",
         "version_mismatch",
         torch="rm nvidia/nccl/lib/libnccl.so.2; head -c 4096 /dev/zero > nvidia/nccl/lib/libnccl.so.2",
     ),
-    Row(
-        "a network plugin of an interface that NCCL dropped",
-        VERSION,
-        "plugin",
-        "plugin_mismatch",
-        torch=PLUGIN,
-        around=Around(env={"LD_LIBRARY_PATH": "LIBRARIES:SITE/nvidia/nccl/lib"}),
-    ),
+    *PLUGIN_ROWS,
     # variables
     env("a value that is no number", ENVIRONMENT, "NCCL_IB_TIMEOUT", "env_misuse", NCCL_IB_TIMEOUT="twenty"),
     env("an algorithm that is none", ENVIRONMENT, "NCCL_ALGO", "env_misuse", NCCL_ALGO="Rings"),

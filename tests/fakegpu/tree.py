@@ -15,8 +15,9 @@ from tests.support.machines.sysfs import Tree
 
 NVIDIA: Final = 0x10DE
 SPEEDS: Final = {0: "Unknown", 1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
-LANES: Final = {25: "EDR", 50: "HDR", 100: "NDR"}
+LANES: Final = {2: "SDR", 5: "DDR", 14: "FDR", 25: "EDR", 50: "HDR", 100: "NDR"}  # whole Gb/s of one
 WITHOUT_SPEED: Final = ("bridge",)  # of the kernel's own interfaces, those that tell none
+CPU: Final = pathlib.Path("/sys/devices/system/cpu/modalias")
 NO_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 UVERBS: Final = 231  # major number of /dev/infiniband/uverbs (Documentation/admin-guide/devices.txt)
 RDMA: Final = {"infiniband": "ib_core", "infiniband_verbs": "ib_uverbs"}  # class -> the module that makes it
@@ -45,6 +46,7 @@ def write(
 
     Without `network` the machine's interfaces are left out.
     """
+    tree.acs = machine.data.get("acs", {})
     classes = [f"class/{name}" for name, module in RDMA.items() if module in machine.modules]
     for name in ("bus/pci/devices", "bus/pci/drivers", "bus/cpu", "class/net", "class/pci_bus", *classes):
         tree.folder(name)
@@ -119,7 +121,7 @@ def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
     klass = 0x020700 if hca.ports[0].layer == "InfiniBand" else 0x020000
     where = function(tree, hca.place, hca.link, (hca.vendor, hca.device), klass, hca.driver)
     device = f"{where}/infiniband/{hca.name}"
-    guid = ":".join(hca.guid[i : i + 4] for i in range(0, 16, 4))
+    guid, image = (":".join(one[i : i + 4] for i in range(0, 16, 4)) for one in (hca.guid, hca.image))
     tree.link(f"class/infiniband/{hca.name}", device)
     tree.link(f"{device}/device", where)
     tree.link(f"{device}/subsystem", "class/infiniband")
@@ -129,9 +131,9 @@ def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
         fw_ver=hca.firmware,
         node_type="1: CA",
         node_guid=guid,
-        sys_image_guid=guid,
+        sys_image_guid=image,
         hca_type=f"MT{hca.device}",
-        board_id="MT_0000000838",
+        **({"board_id": hca.board} if hca.board else {}),
     )
     for n, one in enumerate(hca.ports, 1):
         port(tree, f"{device}/ports/{n}", one, hca.elsewhere)
@@ -141,7 +143,8 @@ def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
 
 def port(tree: Tree, where: str, one: Port, elsewhere: bool = False) -> None:
     active = one.state == "ACTIVE"
-    lanes = {25: 1, 10: 1, 50: 2}.get(one.rate, 8 if one.rate > 400 else 4)
+    one_lane = (25,) if one.layer == "InfiniBand" else (10, 25)
+    lanes = 1 if one.rate in one_lane else 2 if one.rate == 50 else 8 if one.rate > 400 else 4
     tree.write(
         where,
         state=f"{STATES[one.state]}: {one.state}",
@@ -263,5 +266,10 @@ def proc(machine: Machine, architecture: str = "x86_64") -> dict[str, str]:
 
 def write_sys(machine: Machine, folder: pathlib.Path, **more: object) -> pathlib.Path:
     """As `write`, into a folder that stands for /sys."""
-    write(machine, Tree(folder), **more)  # type: ignore[arg-type]
+    tree = Tree(folder)
+    write(machine, tree, **more)  # type: ignore[arg-type]
+    try:  # this machine's own processor, for NCCL asks cpuid, but no virtual machine's
+        tree.write("devices/system/cpu", modalias=CPU.read_text(encoding="ascii").strip().replace(",009F", ""))
+    except OSError:
+        pass
     return folder

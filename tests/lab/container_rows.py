@@ -17,6 +17,7 @@ from tests.lab.row import (
     IFNAME,
     LIMITS,
     OF_HARDWARE,
+    PLUGIN,
     PORTS,
     RDMA,
     RUN,
@@ -141,20 +142,23 @@ LIMITED: Final = (
         "/sys/bus/pci masked",
         "--security-opt=mask=/sys/bus/pci",
         expected={HARDWARE: "unknown"},
-        also=dict.fromkeys((RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS, *OF_HARDWARE), "PCI was not read"),
+        also=dict.fromkeys(
+            (RDMA, GDR, CPU, BACKEND, VERSION, PLUGIN, SHM, PORTS, IFNAME, BUFFERS, *OF_HARDWARE), "PCI was not read"
+        ),
     ),
     box(
         "/sys/class masked",
         "--security-opt=mask=/sys/class",
         expected={RDMA: "unknown", HARDWARE: "unknown"},
-        also=dict.fromkeys((GDR, CPU, IFNAME, BUFFERS, PORTS, VERSION, *OF_HARDWARE), "RDMA devices were not read"),
+        also=dict.fromkeys((GDR, CPU, IFNAME, BUFFERS, PORTS, VERSION, PLUGIN, *OF_HARDWARE), "RDMA devices were not read"),
     ),
     box("1000 processes at most", "--pids-limit=1000"),
     box(
         "three processes at most",
         "--pids-limit=3",
         also=dict.fromkeys(
-            (RDMA, GDR, CPU, BACKEND, VERSION, SHM, PORTS, IFNAME, BUFFERS, LIMITS, *OF_HARDWARE), "no helper can be started"
+            (RDMA, GDR, CPU, BACKEND, VERSION, PLUGIN, SHM, PORTS, IFNAME, BUFFERS, LIMITS, *OF_HARDWARE),
+            "no helper can be started",
         ),
         expected={HARDWARE: "unknown"},
         needs=("cgroup pids",),
@@ -178,7 +182,9 @@ NETWORK: Final = (
     box(
         "no library of the driver in the image",
         expected={HARDWARE: "unknown", BACKEND: "unknown: no driver library shows any"},
-        also=dict.fromkeys((GDR, CPU, RDMA, VERSION, SHM, PORTS, LIMITS, *OF_HARDWARE), "neither NVML nor libcuda is there"),
+        also=dict.fromkeys(
+            (GDR, CPU, RDMA, VERSION, PLUGIN, SHM, PORTS, LIMITS, *OF_HARDWARE), "neither NVML nor libcuda is there"
+        ),
         env={"LD_LIBRARY_PATH": "IBVERBS"},
     ),
     box(
@@ -244,7 +250,7 @@ RUNS: Final = (
         expected={RUN: "unknown"},
         # What is asked while the helper programs run finds no descriptor either.
         also=dict.fromkeys(
-            (BANDWIDTH, ENVIRONMENT, IFNAME, PORTS, BUFFERS, HARDWARE, RDMA, GDR, VERSION, SHM, BACKEND, CPU), "-"
+            (BANDWIDTH, ENVIRONMENT, IFNAME, PORTS, BUFFERS, HARDWARE, RDMA, GDR, VERSION, PLUGIN, SHM, BACKEND, CPU), "-"
         ),
     ),
 )

@@ -51,6 +51,7 @@ NEEDS: Final[Mapping[str, Callable[[], str]]] = {
     **{f"cgroup {name}": _controller(name) for name in ("cpuset", "cpu", "memory", "pids")},
     "unlimited memlock": _unlimited,
     "loop devices": lambda: "" if os.path.exists("/dev/loop-control") else "no loop devices",
+    "overlay": lambda: "" if "\toverlay\n" in Path("/proc/filesystems").read_text() else "no overlay file systems",
     # podman 4.3 keeps the overlay of --rootfs below folders of mode 0700, which a mapped root cannot pass.
     "mapped root file system": lambda: "podman's folders of a --rootfs are closed to a mapped root",
 }
@@ -205,11 +206,12 @@ def every() -> tuple[Row, ...]:
     from tests.lab.live_hardware import HARDWARE_ROWS
     from tests.lab.live_parts import PART_ROWS
     from tests.lab.live_platforms import PLATFORM_ROWS
+    from tests.lab.live_reach import REACH_ROWS
     from tests.lab.live_rows import ROWS
     from tests.lab.live_runs import RUN_ROWS
     from tests.lab.live_system import SYSTEM_ROWS
 
-    return (*ROWS, *HARDWARE_ROWS, *PLATFORM_ROWS, *EXPECTED_ROWS, *PART_ROWS, *RUN_ROWS, *SYSTEM_ROWS)
+    return (*ROWS, *HARDWARE_ROWS, *PLATFORM_ROWS, *EXPECTED_ROWS, *PART_ROWS, *RUN_ROWS, *SYSTEM_ROWS, *REACH_ROWS)
 
 
 def chosen(rows: Iterable[Row], words: list[str] | None) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tests.lab.row import CPU, ENVIRONMENT, FABRIC, GDR, GIDS, GPUS, HEALTH, LINKS, MAPPING, PORTS, RAILS, RDMA, Row
+from tests.lab.row import CPU, ENVIRONMENT, FABRIC, GDR, GIDS, GPUS, HEALTH, LINKS, MAPPING, PORTS, RAILS, RDMA, WAY, Row
 from tests.support.machines.sysfs import GPU_BUSES, HCA_BUSES
 from tests.support.namespaces.dgx import Scene
 
@@ -41,6 +41,14 @@ def _gids(n: int, value: str, *indexes: int) -> str:
 def _on_rails(fault: str, sys: str, **env: str) -> Row:
     also = {RAILS: "it differs from its like", **({ENVIRONMENT: "a variable is read"} if env else {})}
     return Row(fault, replace(ROCE, sys=sys, env=env), {GIDS: "fail roce_gid"}, also, ROCE)
+
+
+def _turns_back(
+    fault: str, bits: tuple[int, int], *numbers: int, expected: str = "fail acs_iommu", scene: Scene | None = None
+) -> Row:
+    """Ports of the switches of some GPUs, to the HCA and to the GPU."""
+    ports = {f"0000:{HCA_BUSES[n] - 1:02x}:0{which}.0": bits[which] for n in numbers for which in (0, 1)}
+    return Row(fault, replace(scene or Scene(), tree={"acs": ports}), {WAY: expected}, {}, scene or Scene())
 
 
 FASTER: Final = {GDR: "NCCL takes a faster one", RDMA: "NCCL takes a faster one"}
@@ -124,5 +132,16 @@ HARDWARE_ROWS: Final = (
     _on_rails("a rail with link-local GIDs alone", _gids(5, NOTHING, 2, 3) + "; " + _gids(5, LOCAL, 1)),
     _on_rails("a rail with 169.254", _gids(1, "0000:0000:0000:0000:0000:ffff:a9fe:0105", 1, 2, 3)),
     _on_rails("two rails with one address", _gids(6, "0000:0000:0000:0000:0000:ffff:0a00:0001", 1, 2, 3)),
+    _turns_back("switches turn back all that comes by", (0x1D, 0x1D), *range(8)),
+    _turns_back("a switch turns back all that comes by", (0x1D, 0x1D), 3),
+    _turns_back("a switch turns back what an HCA writes", (0x04, 0), 6),
+    _turns_back("a switch turns back what an HCA reads", (0, 0x08), 1),
+    _turns_back("a switch that controls what leaves it", (0x20, 0x20), 5),
+    Row("switches that check sources alone", Scene(tree={"acs": {f"0000:{bus - 1:02x}:00.0": 0x11 for bus in HCA_BUSES}})),
+    Row(
+        "configuration space without rights",
+        Scene(wrap="setpriv --bounding-set -sys_admin --inh-caps -sys_admin"),
+        {WAY: "unknown: for root alone"},
+    ),
     _on_rails("a GID of another namespace's interface", _port("ports/1/gid_attrs/ndevs/1", "eth99", "mlx5_3")),
 )

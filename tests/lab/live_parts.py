@@ -17,6 +17,7 @@ from tests.lab.row import (
     IFNAME,
     LIMITS,
     OF_HARDWARE,
+    PLUGIN,
     PORTS,
     RAILS,
     RDMA,
@@ -86,7 +87,7 @@ GDR_ROWS: Final = (
     Row(
         "a driver without GPUDirect (a vGPU)",
         Scene(tree=NO_PEERMEM, cuda="attr116=0\nattr124=0"),
-        {GDR: "unknown: the driver offers no GPUDirect RDMA"},
+        {GDR: "unknown: the driver offers no GPUDirect RDMA", "pci.path": "skip"},
     ),
     Row(
         "a GPU of which the driver does not tell",
@@ -111,6 +112,7 @@ RAN: Final = {
     RUN: "there is a run",
     BANDWIDTH: "there is a run",
     VERSION: "there is a run",
+    PLUGIN: "there is a run",
     GDR: "there is a run",
     CPU: "there is a run",
     SHM: "there is a run",
@@ -133,26 +135,45 @@ BACKEND_ROWS: Final = (
         "CUDA_VISIBLE_DEVICES of none",
         Scene(env={"CUDA_VISIBLE_DEVICES": ""}),
         {BACKEND: "unknown: shows this process no GPU"},
-        dict.fromkeys((GDR, HARDWARE, CPU, RDMA, VERSION, PORTS), "the job sees no GPU"),
+        dict.fromkeys((GDR, HARDWARE, CPU, RDMA, VERSION, PLUGIN, PORTS), "the job sees no GPU"),
     ),
     Row(
         "no library of the driver",
         Scene(env={"LD_LIBRARY_PATH": "IBVERBS"}),
         {BACKEND: "unknown: no driver library shows any"},
-        dict.fromkeys((GDR, HARDWARE, RDMA, VERSION, PORTS, CPU, SHM, *OF_HARDWARE), "neither NVML nor libcuda is there"),
+        dict.fromkeys(
+            (GDR, HARDWARE, RDMA, VERSION, PLUGIN, PORTS, CPU, SHM, "process.limits", *OF_HARDWARE),
+            "neither NVML nor libcuda is there",
+        ),
     ),
 )
 
-PLUGIN: Final = "echo 'int ncclNetPlugin_v{0};' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/libnccl-net.so"
+# In site-packages: a library that exports one symbol, and one that needs another which is then removed.
+EXPORTS: Final = "echo 'int {symbol};' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/{name}"
+NEEDS: Final = """echo 'int gone(void) {{ return 0; }}' | gcc -shared -fPIC -x c - -o libgone.so
+echo 'int gone(void); int {symbol}(void) {{ return gone(); }}' | gcc -shared -fPIC -x c - -L. -lgone -o nvidia/nccl/lib/{name}
+rm libgone.so"""
 BESIDE: Final = {"LD_LIBRARY_PATH": "LIBRARIES:SITE/nvidia/nccl/lib"}
-VERSION_ROWS: Final = (
-    Row(
-        "a network plugin of an interface that NCCL dropped",
-        Scene(site=PLUGIN.format(3), env=BESIDE),
-        {VERSION: "fail plugin_mismatch"},
-        {RDMA: "-", IFNAME: "-", ENVIRONMENT: "-"},
-        needs=("gcc",),
+MISFIT: Final = {PLUGIN: "fail plugin_mismatch"}
+LOOKED: Final = {RDMA: "-", IFNAME: "-", ENVIRONMENT: "-"}
+
+
+def library(fault: str, how: str, symbol: str, name: str, **variables: str) -> Row:
+    """A plugin that gcc makes beside libnccl."""
+    scene = Scene(site=how.format(symbol=symbol, name=name), env={**BESIDE, **variables})
+    return Row(fault, scene, MISFIT, LOOKED, needs=("gcc",))
+
+
+PLUGIN_ROWS: Final = (
+    library("a network plugin of an interface that NCCL dropped", EXPORTS, "ncclNetPlugin_v3", "libnccl-net.so"),
+    library("a network plugin whose library is gone", NEEDS, "ncclNetPlugin_v8", "libnccl-net.so"),
+    library("a tuner that exports no interface", EXPORTS, "something", "libnccl-tuner.so"),
+    library(
+        "a profiler whose library is gone", NEEDS, "ncclProfiler_v3", "libnccl-profiler-site.so", NCCL_PROFILER_PLUGIN="site"
     ),
+    Row("a network plugin that is not there", Scene(env={"NCCL_NET_PLUGIN": "ofi"}), MISFIT, LOOKED),
+    Row("a tuner that is not there", Scene(env={"NCCL_TUNER_PLUGIN": "libnccl-tuner-site.so"}), MISFIT, LOOKED),
+    Row("a tuner's file that is not there", Scene(env={"NCCL_TUNER_CONFIG_FILE": "/nonexistent/tuner.conf"}), MISFIT, LOOKED),
 )
 
 
@@ -225,4 +246,4 @@ LIMIT_ROWS: Final = (
     ),
 )
 
-PART_ROWS: Final = (*CPU_ROWS, *LIMIT_ROWS, *GDR_ROWS, *BACKEND_ROWS, *VERSION_ROWS, *BANDWIDTH_ROWS)
+PART_ROWS: Final = (*CPU_ROWS, *LIMIT_ROWS, *GDR_ROWS, *BACKEND_ROWS, *PLUGIN_ROWS, *BANDWIDTH_ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from tests.lab.row import (
@@ -15,6 +16,7 @@ from tests.lab.row import (
     HCA,
     IFNAME,
     NVML_GONE,
+    PLUGIN,
     PORTS,
     RDMA,
     SHM,
@@ -322,6 +324,18 @@ ROWS: Final = (
         Scene(env={"LD_LIBRARY_PATH": "LIBRARIES:OLD_FOLDER"}),
     ),
     Row(
+        "an older libnccl in the place of torch's own",
+        Scene(site=f"{BUILT_AGAINST}; ln -sf OLD_NCCL nvidia/nccl/lib/libnccl.so.2"),
+        {VERSION: "fail version_mismatch"},
+        {GDR: "by the rules of the other version", IFNAME: "by the rules of the other version", PORTS: "the same"},
+        Scene(site=BUILT_AGAINST),
+    ),
+    Row(
+        "a torch built against an NCCL that is newer",
+        Scene(site=re.sub(r"==[\d.]+", "==2.99.1", BUILT_AGAINST)),
+        {VERSION: "fail version_mismatch"},
+    ),
+    Row(
         "a libnccl that is no library",
         Scene(site="rm nvidia/nccl/lib/libnccl.so.2; head -c 4096 /dev/zero > nvidia/nccl/lib/libnccl.so.2"),
         {VERSION: "fail version_mismatch"},
@@ -337,13 +351,20 @@ ROWS: Final = (
         "a torch for CPUs",
         Scene(site='sed -i "s/^cuda.*/cuda = None/; s/cu129/cpu/" torch/version.py; rm torch/lib/libtorch_cuda.so'),
         {BACKEND: "fail gloo_backend"},
-        {VERSION: "no NCCL", SHM: "no NCCL", GDR: "no version", IFNAME: "no library to ask", PORTS: "no version"},
+        {
+            VERSION: "no NCCL",
+            PLUGIN: "no NCCL",
+            SHM: "no NCCL",
+            GDR: "no version",
+            IFNAME: "no library to ask",
+            PORTS: "no version",
+        },
     ),
     Row(
         "no torch",
         Scene(site="rm -r torch"),
         {VERSION: "unknown"},
-        {BACKEND: "no torch", SHM: "no torch", GDR: "no version", IFNAME: "-", PORTS: "-"},
+        {BACKEND: "no torch", PLUGIN: "no torch", SHM: "no torch", GDR: "no version", IFNAME: "-", PORTS: "-"},
     ),
     # Shared memory
     *(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.lab.row import SYSTEM, Row
+from tests.lab.row import DCGM, FOLDERS, SYSTEM, Row
 from tests.support.namespaces.dgx import Scene
 
 ERROR, STORAGE = "fail node_error", "fail node_storage"
@@ -35,7 +35,57 @@ def _row(fault: str, told: str, setup: str = "", dev: str = "", sys: str = "", n
     return Row(fault, Scene(setup=setup, dev=dev, sys=sys), {SYSTEM: told} if told else {}, base=base, needs=needs)
 
 
+def _writes(fault: str, told: str, setup: str = "", path: str = "/mnt", needs: tuple[str, ...] = (), **also: str) -> Row:
+    """The job writes `path`, by the configuration."""
+    base, config = (f"{{job: {{nodes: 2, paths: [{one}]}}, expected: {{gpus: 8, hcas: 8}}}}" for one in ("/mnt", path))
+    expected = {FOLDERS: told} if told else {}
+    return Row(fault, Scene(setup=setup, config=config), expected, also, Scene(config=base), needs)
+
+
+HEALTHY = '{"body": {"Overall Health": {"value": "Healthy"}}}'
+FOUND = """{"body": {"Overall Health": {"value": "Failure"}, "GPU": {"children": {"3": {"value": "Failure", "children":
+{"Errors": {"children": {"%s system": {"value": "%s", "overflow": ["it says so"]}}}}}}}}}"""
+
+
+def _dcgm(fault: str, told: str, text: str) -> Row:
+    """A stand-in for dcgmi, beside what is in /usr/bin."""
+    each = (
+        f"mkdir /dev/shm/dcgm; printf '#!/bin/sh\\n%s\\n' '{one}' > /dev/shm/dcgm/dcgmi; chmod +x /dev/shm/dcgm/dcgmi\n"
+        "mount -t overlay -o lowerdir=/dev/shm/dcgm:/usr/bin none /usr/bin"
+        for one in (f'echo "{quoted(HEALTHY)}"', text)
+    )
+    base, setup = each
+    return Row(fault, Scene(setup=setup), {DCGM: told} if told else {}, base=Scene(setup=base), needs=("overlay",))
+
+
+def quoted(text: str) -> str:
+    return text.replace('"', '\\"').replace("\n", " ")
+
+
 SYSTEM_ROWS: Final = (
+    *(
+        _dcgm(f"DCGM's watch of the {system} says {health}", told, f'echo "{quoted(FOUND % (system, health))}"')
+        for system, health, told in (
+            ("Memory", "Failure", "fail gpu_memory"),
+            ("SM", "Failure", "fail gpu_error"),
+            ("Thermal", "Failure", "fail gpu_slow"),
+            ("PCIe", "Failure", "fail link_degraded"),
+            ("NVLINK", "Failure", "unknown"),
+        )
+    ),
+    _dcgm("DCGM's daemon does not answer", "unknown", "exec sleep 60"),
+    _writes("the checkpoints' file system is full", STORAGE, FULL.format("/mnt")),
+    _writes("the checkpoints' file system has no inode left", STORAGE, "mount -t tmpfs -o nr_inodes=1 none /mnt"),
+    _writes("the checkpoints' file system is for reading only", STORAGE, READ_ONLY.format("/mnt")),
+    _writes("a file is where the checkpoints' folder should be", STORAGE, path="/etc/hostname"),
+    _writes(
+        "the checkpoints' file system was shut down",
+        STORAGE,
+        ENDED.replace("/var/tmp", "/mnt"),
+        needs=("mkfs.ext4", "loop devices"),
+        **{SYSTEM: "it is mounted still"},
+    ),
+    _writes("the checkpoints' file system is well", "", "mount -t tmpfs none /mnt"),
     _row("/tmp is a full tmpfs", STORAGE, FULL.format("/tmp")),
     _row("/var/tmp has no inode left", STORAGE, "mount -t tmpfs -o nr_inodes=1 none /var/tmp"),
     Row("the home is full", Scene(env=HOME, setup=FULL.format("/mnt")), {SYSTEM: STORAGE}, base=Scene(env=HOME)),

@@ -17,21 +17,24 @@ from tests.support.namespaces.dgx import Scene
 RDMA, HARDWARE, CPU, GDR = "rdma.dev_infiniband", "hardware.accelerator", "cpu.numa_affinity", "rdma.gpudirect"
 HCA, GIDS = "hardware.hca", "rdma.gid"
 IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
+PLUGIN, REACH = "net.plugin", "net.reach"
 VERSION, BACKEND, ENVIRONMENT, SHM = "nccl.version", "torch.backend", "nccl.environment", "nccl.shared_memory"
 RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
 LINKS, GPUS, RAILS = "hardware.links", "hardware.gpus", "hardware.rails"
 HEALTH, FABRIC, MAPPING = "gpu.health", "gpu.fabric", "gpu.mapping"
 SITE, PAST, LIMITS, SYSTEM = "hardware.site", "hardware.past", "process.limits", "node.system"
+WAY = "pci.path"
+FOLDERS, DCGM = "node.folders", "gpu.dcgm"
 
 SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gpus: 8, rtt_ms: 0.2}}")
 CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: {busbw_floor: {64MiB: 0.1}}}")
 # Without a usable RDMA device sockets carry the data, and these judge what they had no reason to judge.
 BY_SOCKETS: Final = dict.fromkeys((BUFFERS, CPU, IFNAME), "sockets carry the data now")
 NVML_GONE: Final = dict.fromkeys(
-    (GDR, CPU, RDMA, HEALTH, FABRIC, MAPPING, "hardware.gpus", "hardware.rails", "hardware.site"),
+    (GDR, CPU, RDMA, HEALTH, FABRIC, MAPPING, "pci.path", "hardware.gpus", "hardware.rails", "hardware.site"),
     "which GPU sits where is known from NVML",
 )
-OF_GPUS: Final = ("gpu.fabric", "gpu.health", "gpu.mapping")
+OF_GPUS: Final = ("gpu.dcgm", "gpu.fabric", "gpu.health", "gpu.mapping", "pci.path")
 OF_HARDWARE: Final = ("hardware.hca", "hardware.gpus", "hardware.links", "hardware.rails", "hardware.site", *OF_GPUS)
 UNPRIVILEGED: Final = "setpriv --bounding-set -all --inh-caps -all"  # root without CAP_DAC_OVERRIDE is a user like others
 

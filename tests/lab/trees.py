@@ -56,8 +56,9 @@ def look(tree: collected.Tree) -> Seen:
 
 
 def _kind(found: Finding) -> str:
-    """The hardware is judged by the files; of all else nobody looked."""
-    return f"hardware {found.status.value}" if found.check.startswith("hardware.") else found.status.value
+    """The hardware is judged by the files, and the configuration names no folder; of all else nobody looked."""
+    seen = found.check.startswith(("hardware.", "node.folders"))
+    return f"hardware {found.status.value}" if seen else found.status.value
 
 
 # Where lstopo's output is not about the machine as sysfs has it.

@@ -55,11 +55,11 @@ REFUSED = "int ncclCommInitRank(void) { return 6; }\n"
 @pytest.mark.parametrize(
     ("text", "state", "reason"),
     [
-        ("", "not started", "LibraryError: libnccl has no ncclGetVersion"),
-        ("int ncclGetVersion(int *v) { return 3; }", "not started", "LibraryError: ncclGetVersion: ncclInternalError"),
-        (VERSION, "failed", "rank 0 in phase rendezvous: LibraryError: libnccl has no ncclGetUniqueId"),
-        (VERSION + ID, "failed", " in phase init: LibraryError: libnccl has no ncclCommInitRank"),
-        (VERSION + ID + REFUSED, "failed", " in phase init: LibraryError: ncclCommInitRank: ncclRemoteError"),
+        ("", "not started", "libnccl has no ncclGetVersion"),
+        ("int ncclGetVersion(int *v) { return 3; }", "not started", "ncclGetVersion: ncclInternalError"),
+        (VERSION, "failed", "rank 0 in phase rendezvous: libnccl has no ncclGetUniqueId"),
+        (VERSION + ID, "failed", " in phase init: libnccl has no ncclCommInitRank"),
+        (VERSION + ID + REFUSED, "failed", " in phase init: ncclCommInitRank: ncclRemoteError"),
     ],
 )
 def test_a_libnccl_that_lacks_something_is_named_with_it(way: ways.Way, text: str, state: str, reason: str) -> None:

@@ -345,6 +345,8 @@ def test_the_fakes_answer_as_a_recording_says(name: str) -> None:
     told = fixtures.snapshot(name).answers
     said = {f"ask:{helper}": answer for helper, answer in json.loads(done.stdout).items()}
     for one in (said, told):
+        for gpu in one["ask:cuda"]["devices"]:
+            gpu["attributes"].pop("132")  # multicast: the fake libcuda has none, whatever its machine has
         if isinstance(one["ask:ibverbs"], dict):
             one["ask:ibverbs"] = one["ask:ibverbs"]["devices"]
     for helper in ("ask:nvml", "ask:cuda", *(["ask:ibverbs"] if machine.read(name).hcas else [])):

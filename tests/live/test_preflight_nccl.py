@@ -73,7 +73,7 @@ def test_a_job_without_torch_is_proven_by_its_own_nccl(job: pathlib.Path) -> Non
 def test_what_the_driver_refuses_has_a_phase_and_a_reason(job: pathlib.Path, fault: str, phase: str, text: str) -> None:
     report = preflight(job, "--only", "allreduce.run", faults=[fault])
     (run, *_) = report["volatile"]["runs"]
-    assert re.search(f"in phase {phase}: LibraryError: ({text})", run["reason"]), run["reason"]
+    assert re.search(f"in phase {phase}: ({text})", run["reason"]), run["reason"]
     assert found(report, "allreduce.run")["status"] in ("fail", "unknown")
 
 

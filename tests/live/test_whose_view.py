@@ -30,8 +30,11 @@ OF_THE_NODE = {
 OF_THE_MACHINE = (
     "node.system kernel log ",  # passes where it reaches back to the start of this machine; it may not, after a long time up
     "gpu.health ",
+    "gpu.dcgm node ",  # a skip: it is not installed
     "gpu.fabric ",
     "gpu.mapping node ",  # a skip: who gets which is the job's
+    "node.folders node ",  # a skip: the configuration names none
+    "pci.path ",
     "hardware.gpus ",
     "hardware.links ",
     "hardware.rails ",

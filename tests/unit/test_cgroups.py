@@ -95,3 +95,12 @@ def test_what_is_not_read_is_no_absence(own: str, mounts: str, files: dict[str, 
 
 def test_nothing_of_it() -> None:
     assert probe(ComposedHost()).pids == Unavailable(Kind.NOT_READ, "ENOENT No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("mounts", "says"),
+    [("", "no cgroup file system is mounted here"), (V1.format(root="/", name="cpu"), "no cgroup file system with pids is")],
+)
+def test_where_none_is_mounted_all_controllers_have_one_reason(mounts: str, says: str) -> None:
+    (lost,) = seen("3:pids:/x\n2:cpu:/x\n", mounts, {}).pids or ()
+    assert says in str(lost)

@@ -227,7 +227,14 @@ def test_every_key_has_a_variable(tmp_path: Path) -> None:
         "numbers": "eth0=9000, eth1=1500",
         "yaml": "[{check: a.b, reason: r, until: 2026-12-31}]",
     }
-    special = {"profile": "gate", "fail_on": "info", "vantage": "pod", "via": "nccl", "expected.transport": "IB"}
+    special = {
+        "profile": "gate",
+        "fail_on": "info",
+        "vantage": "pod",
+        "via": "nccl",
+        "expected.transport": "IB",
+        "job.paths": "/a",
+    }
     for key, row in KEYS.items():
         text = special.get(key) or values.get(row.kind, "word")
         got = load(environ={variable(key): text}, site=str(tmp_path / "none"), euid=1000)

@@ -25,11 +25,13 @@ ROOT = Path(__file__).parents[2]
 SCHEMA = jsonschema.Draft202012Validator(whole_schema("config"))
 GOOD: dict[str, Any] = {
     "job.nodes": 2, "job.ranks_per_node": 8, "job.communicators": 1, "job.gloo_groups": 0, "job.all_to_all": True,
+    "job.paths": ["/ckpt", "/logs"],
     "expected.gpus": 0, "expected.hcas": 8, "expected.hca_rate_gbps": 400, "expected.transport": "IB",
     "expected.busbw_floor": {"64M": 300, "1 GiB": 1.5, "4096": 1}, "expected.rails_routed": False,
     "expected.peers": ["gpu02:29400"], "expected.rtt_ms": 0.2, "expected.instance_type": "BM.GPU.H100.8",
     "expected.gpu_model": "NVIDIA H100 80GB HBM3",
     "expected.gpu_addresses": ["0000:1b:00.0"], "expected.nvlinks": 18, "expected.gpu_power_limit_w": 700,
+    "expected.gpu_clock_mhz": 1410,
     "expected.hca_addresses": ["0000:1a:00.0"],
     "expected.hca_firmware": ["28.39.1002"], "expected.driver": "550.90.07", "expected.mtu": {"eth0": 9000},
     "profile": "gate", "fail_on": "warning", "disabled": ["net.tcp_buffers"],
@@ -38,7 +40,8 @@ GOOD: dict[str, Any] = {
     "lock": True,
 }  # fmt: skip
 BAD: dict[str, Any] = {
-    "job.nodes": 0, "job.gloo_groups": -1, "job.all_to_all": "maybe", "expected.gpus": 1.5, "expected.hca_rate_gbps": 0,
+    "job.nodes": 0, "job.gloo_groups": -1, "job.all_to_all": "maybe", "job.paths": ["ckpt"],
+    "expected.gpus": 1.5, "expected.hca_rate_gbps": 0,
     "expected.transport": 7, "expected.busbw_floor": {"64 bananas": 3}, "expected.peers": "gpu02", "expected.mtu": {"eth0": 0},
     "profile": "gait", "fail_on": "worse", "waivers": [{"check": "net.tcp_buffers", "until": "2030-01-01"}],
     "via": "mpi", "vantage": "moon", "budget_s": -1, "lock": 3, "python": "", "disabled": [3],
@@ -117,3 +120,7 @@ def test_a_namesake_that_lies_over_us_is_told(tmp_path: Path) -> None:
         words.append(done.stderr)
     assert words[0] == ""
     assert "netdoctor-0.1.1, another project" in words[1]
+    (tmp_path / "netdoctor/__init__.py").write_text("def main(): print('0.1.1')\n")  # installed after ours
+    done = subprocess.run([sys.executable, "-m", "netdoctor"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("netdoctor: another project's netdoctor lies over this one")
+    assert "pip uninstall netdoctor" in done.stderr and "Traceback" not in done.stderr

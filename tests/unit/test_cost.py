@@ -41,6 +41,12 @@ def test_the_rule(share: float | None, needed: bool | None, expected: Severity) 
         (cost.sockets(400, 400), 0.5, "half"),
         (cost.sockets(), 0.5, "half"),
         (cost.staged(), 0.5, "half"),
+        (cost.roce_frames(1500, 9000), 92.6 / 98.0, "packets of 1024 bytes instead of 4096"),
+        (cost.roce_frames(4200, 9000), 1.0, "4096 bytes a packet with both"),
+        (cost.roce_frames(4191, 9000), 96.2 / 98.0, "packets of 2048 bytes instead of 4096"),
+        (cost.infiniband_packets(2048, 4096), 98.7 / 99.4, "packets of 2048 bytes instead of 4096"),
+        (cost.tcp_frames(1500, 9000), 94.1 / 99.0, "frames of 1500 bytes instead of 9000"),
+        (cost.roce_frames(300, 1500), 0.0, "too small for RoCE"),
     ],
 )
 def test_formulas(loss: Loss, left: float, formula: str) -> None:

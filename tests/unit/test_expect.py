@@ -74,6 +74,7 @@ WRONG = {
     "gpu_addresses": (["0000:ee:00.0"], "hardware.site"),
     "nvlinks": (19, "hardware.site"),
     "gpu_power_limit_w": (701, "hardware.site"),
+    "gpu_clock_mhz": (2500, "gpu.health"),
     "hca_addresses": (["0000:ee:00.0"], "hardware.site"),
     "hca_firmware": (["1.2.3"], "hardware.site"),
     "driver": ("1.2.3", "hardware.site"),

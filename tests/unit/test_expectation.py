@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.expectation import device, platform, siblings
-from netdoctor.expectation.model import Expectation, Part, Quantity, Source, judged
+from netdoctor.expectation.comparisons import rails as of_rails
+from netdoctor.expectation.model import Expectation, Part, Quantity, Source, is_short, judged
 from netdoctor.expectation.parts import gpus as of_gpus
-from netdoctor.expectation.parts import unlinked
+from netdoctor.expectation.parts import half_bridged, unlinked
 from netdoctor.expectation.rails import Rails, rails
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
@@ -262,15 +263,73 @@ def test_each_source_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("linked", "of", "wrong"),
-    [(2, 3, 0), (4, 8, 0), (6, 8, 2), (7, 8, 0), (8, 8, 0)],
-    ids=["one bridge for three cards", "half of the cards", "a bridge is gone", "an odd one never had one", "all"],
+    [(2, 3, 0), (4, 8, -1), (2, 4, -1), (6, 8, 2), (7, 8, 0), (8, 8, 0), (0, 8, 0)],
+    ids=[
+        "one bridge for three cards",
+        "half of the cards",
+        "one pair of two",
+        "gone",
+        "an odd one never had one",
+        "all",
+        "none",
+    ],
 )
 @pytest.mark.parametrize("name", ["NVIDIA A100-PCIE-40GB", "NVIDIA RTX A6000", "NVIDIA H100 NVL"])
 def test_cards_without_a_bridge(linked: int, of: int, wrong: int, name: str) -> None:
     nvml = f.gpus(of, all=tuple(f.gpu(n, name=name, nvlinks=(n < linked,) * 4) for n in range(of)))
     every = of_gpus(f.pci(of), nvml)
     assert not isinstance(every, Unavailable)
-    assert len(judged(every, siblings.of(every)).shortfalls) == wrong
+    assert len(judged(every, siblings.of(every)).shortfalls) == max(wrong, 0)
+    open_one = half_bridged(nvml)
+    assert (open_one is not None) == (wrong < 0), open_one
+
+
+def test_cards_in_mig_mode_rest_their_bridges() -> None:
+    cards = tuple(f.gpu(n, name="NVIDIA A100-PCIE-40GB", nvlinks=(n < 4,) * 4, mig=n >= 4) for n in range(8))
+    assert half_bridged(f.gpus(8, all=cards)) is None
+
+
+@pytest.mark.parametrize(
+    ("boards", "firmware", "wrong"),
+    [
+        ("AAAAAAAA", "11111112", ["mlx5_7"]),
+        ("AAAAAAAB", "11111112", []),  # another maker's release of another number
+        ("AAAAABBB", "11111222", []),
+        ("AAAAABBB", "11121222", ["mlx5_3"]),
+        ("AAAAABBB", "11111122", ["mlx5_5"]),
+        ("        ", "11111112", ["mlx5_7"]),  # a driver that does not say
+    ],
+)
+def test_firmware_is_compared_with_that_of_the_same_board(boards: str, firmware: str, wrong: list[str]) -> None:
+    devices = tuple(hca(n, board=boards[n].strip(), firmware=firmware[n]) for n in range(8))
+    got = found(rdma=f.rdma(devices=devices))
+    comparison = of_rails(got, f.pci(), f.gpus(), BARE, f.expected())
+    assert [one.expectation.subject for one in judged(comparison.parts, comparison.expectations).shortfalls] == wrong
+
+
+@pytest.mark.parametrize(
+    ("mtus", "wrong"),
+    [
+        ((4096,) * 8, []),
+        ((4096,) * 7 + (2048,), ["mlx5_7"]),
+        ((2048,) * 8, []),
+        ((None, *(4096,) * 6, 2048), []),  # one that libibverbs was not asked about may be any
+    ],
+)
+def test_ports_of_infiniband_have_packets_of_one_size(mtus: tuple[int | None, ...], wrong: list[str]) -> None:
+    got = found(rdma=f.rdma(devices=tuple(hca(n, ports=(f.port(mtu=mtu),)) for n, mtu in enumerate(mtus))))
+    comparison = of_rails(got, f.pci(), f.gpus(), BARE, f.expected())
+    result = judged(comparison.parts, comparison.expectations)
+    assert [one.expectation.subject for one in result.shortfalls] == wrong
+    assert (Quantity.PACKET in {one.quantity for one in result.held}) == (None not in mtus)
+
+
+def test_a_board_that_was_not_read_may_be_any() -> None:
+    got = found(rdma=f.rdma(devices=(hca(0, board=LOST, firmware="1"), *(hca(n) for n in range(1, 8)))))
+    comparison = of_rails(got, f.pci(), f.gpus(), BARE, f.expected())
+    result = judged(comparison.parts, comparison.expectations)
+    assert not result.shortfalls
+    assert [one.expectation.subject for one in result.doubts] == ["mlx5_0"]
 
 
 def test_cards_of_two_models_with_bridges() -> None:
@@ -287,3 +346,20 @@ def test_a_card_whose_name_was_not_read_may_have_a_bridge() -> None:
     every = of_gpus(f.pci(3), nvml)
     assert not isinstance(every, Unavailable) and not judged(every, siblings.of(every)).shortfalls
     assert unlinked(nvml) is not None
+
+
+@pytest.mark.parametrize(
+    ("has", "should", "short"),
+    [
+        ("IPv4, IPv6", "IPv4", False),
+        ("IPv4", "IPv4, IPv6", False),
+        ("IPv6", "IPv4", True),
+        ("IPv6", "IPv4, IPv6", True),
+        ("(none)", "IPv4", True),
+        ("(none)", "IPv6", True),
+        ("IPv4", "IPv6", True),
+        ("IPv4", "(none)", False),
+    ],
+)
+def test_a_rail_lacks_the_family_of_addresses_that_nccl_takes(has: str, should: str, short: bool) -> None:
+    assert is_short(Quantity.FAMILIES, has, should) is short

@@ -15,7 +15,8 @@ from tests.fakegpu.rows import ROWS
 from tests.lab import fixtures
 
 # Of the kernel alone, and of a file that netdoctor itself keeps: live_rows.py and live_expected.py of tests/lab have them.
-NOT_OF_GPUS = {"net.tcp_buffers", "hardware.past", "process.limits", "node.system", "node.clock"}
+NOT_OF_GPUS = {"net.tcp_buffers", "net.reach", "hardware.past", "process.limits", "node.system", "node.clock", "node.folders"}
+NOT_OF_GPUS |= {"gpu.dcgm"}  # what another program says: its rows are the live lab's, with a dcgmi of ours
 LEAST = 3
 
 

@@ -12,6 +12,7 @@ from netdoctor.cli import fleet as command
 from netdoctor.cluster.messages import read_ready, read_traits, trait_data
 from netdoctor.cluster.observations import Cluster, Nodes
 from netdoctor.compare.traits import Family, Marker, Trait, Traits, traits
+from netdoctor.model import Status
 from netdoctor.report import formats
 from tests.support.clusters import fleets as reports
 from tests.support.clusters.fleets import KINDS
@@ -162,7 +163,28 @@ def test_two_nodes_with_one_rank(second: Doc, blamed: list[str] | None) -> None:
         assert "n1, n2 all say that they are node 1 of the 3 that meet at n0:29400" in finding.message
 
 
+def test_a_master_that_tries_the_others_in_pairs() -> None:
+    """Each of them is node 1 of two, within a minute, and each run was whole."""
+    docs = nodes(5)
+    for number, doc in enumerate(docs[1:], 1):
+        met(doc, 1, f"2026-03-01T08:0{number}:00Z", 2)
+    assert not judged.faults(fleet_of(*docs))
+    reports.own_fail(docs[2])
+    assert [f.nodes for f in judged.faults(fleet_of(*docs))] == [("n2",)]  # it may have been turned away
+
+
 # Outliers
+
+
+def test_a_figure_of_another_size_is_not_passed_over() -> None:
+    """A node that got through smaller messages alone is compared with nobody, though its kind is."""
+    docs = nodes(9)
+    busbw = docs[4]["volatile"]["runs"][0]["busbw_gb_s"]
+    del busbw[max(busbw, key=int)]
+    reports.slow(docs[4], 0.3)
+    (outliers,) = (c for c in fleet_of(*docs).checks if c.id == "fleet.outliers")
+    assert outliers.status is Status.UNKNOWN
+    assert [f.nodes for f in outliers.findings if f.status is Status.UNKNOWN] == [("n4",)]
 
 
 def test_noise_is_no_outlier_and_a_fast_node_neither() -> None:

@@ -20,7 +20,7 @@ from netdoctor.fleet.nodes import Reading
 from netdoctor.fleet.read import read
 from netdoctor.fleet.report import Fleet, examine
 from netdoctor.model import Status
-from netdoctor.report import html
+from netdoctor.report import formats, html
 from tests.support.clusters import fleets
 
 pytestmark = pytest.mark.whole
@@ -127,6 +127,13 @@ def _ports(doc: Doc) -> list[Doc]:
     return [port for nic in _inventory(doc)["nics"] for port in nic["ports"]]
 
 
+def _functions(doc: Doc, virtual: int) -> None:
+    """Of so many of its RDMA devices virtual functions alone are there."""
+    nics: list[Doc] = _inventory(doc)["nics"]
+    for place in range(virtual):
+        nics[place : place + 1] = [{**nics[place], "name": f"v{place}", "virtual_function": True}]
+
+
 # What is wrong with a node -> the subject under which it is told when all nodes have it.
 SHARED: dict[str, tuple[Callable[[Doc], Any], str]] = {
     "seven GPUs": (lambda d: _inventory(d)["gpus"].pop(), "GPUs"),
@@ -183,11 +190,52 @@ def test_a_fault_of_one_node_is_told_of_it(name: str) -> None:
 def test_what_a_report_does_not_show_is_unknown() -> None:
     docs, keys = _dgx(3)
     _inventory(docs[1])["nics"] = {"unavailable": "denied", "detail": "x"}
-    found = next(c for c in expecting(docs, keys).checks if c.id == "fleet.expected")
+    fleet = expecting(docs, keys)
+    found = next(c for c in fleet.checks if c.id == "fleet.expected")
     assert {(x.status, x.nodes) for x in found.findings} == {
         (Status.UNKNOWN, ("dgx-h100-1",)),
         (Status.PASS, ()),
     }
+    assert {n.name: n.state for n in fleet.nodes} == {"dgx-h100-0": "good", "dgx-h100-1": "unknown", "dgx-h100-2": "good"}
+    assert (fleet.verdict.status, fleet.verdict.exit_code) == ("inconclusive", 4)
+    assert "dgx-h100-1" not in command.lists(fleet)[0]["passing_nodes.txt"]
+
+
+def test_what_is_as_the_site_expects_is_no_fault_in_metrics() -> None:
+    docs, keys = _dgx(3)
+    text = formats.render(command.report(expecting(docs, keys)), "prometheus")
+    assert "netdoctor_fleet_faults{" not in text and 'netdoctor_fleet_nodes{state="good"} 3.0' in text
+    _inventory(docs[1])["gpus"].pop()
+    text = formats.render(command.report(expecting(docs, keys)), "prometheus")
+    assert 'netdoctor_fleet_faults{cause="inventory"} 1.0' in text
+
+
+def test_virtual_functions_are_no_cards_in_anybodys_report() -> None:
+    docs, keys = _dgx(4)
+    every = len(_inventory(docs[0])["nics"])
+    del (counted := dict(keys))["hca_rate_gbps"]
+    counted["hcas"] = every
+    _functions(docs[1], 4)
+    _functions(docs[3], every)  # a pod that was given nothing else
+    found = next(c for c in expecting(docs, counted).checks if c.id == "fleet.expected")
+    assert [(x.status, x.nodes) for x in found.findings] == [(Status.UNKNOWN, ("dgx-h100-1",)), (Status.PASS, ())]
+
+
+def test_a_virtual_function_stands_in_for_no_port_that_is_down() -> None:
+    docs, keys = _dgx(4)
+    nics = _inventory(docs[2])["nics"]
+    nics.append({**copy.deepcopy(nics[0]), "name": "v0", "virtual_function": True})
+    nics[0]["ports"][0]["state"] = "DOWN"
+    found = next(c for c in expecting(docs, keys).checks if c.id == "fleet.expected")
+    assert ["rate" in x.message for x in found.findings if x.nodes == ("dgx-h100-2",)] == [True]
+
+
+def test_what_is_expected_counts_no_virtual_functions() -> None:
+    docs, keys = _dgx(1)
+    _inventory(docs[0])["nics"] += [
+        {**nic, "name": f"v{nic['name']}", "virtual_function": True} for nic in _inventory(docs[0])["nics"]
+    ]
+    assert describe(_inventory(docs[0])) == keys
 
 
 def test_in_a_mixed_fleet_each_kind_is_compared_with_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import pytest
@@ -46,6 +47,26 @@ def test_a_report_of_another_week_is_not_of_today(time: str, good: int, tmp_path
     fleet = look(tmp_path)
     assert fleet.accounting["good"] == good
     assert ["days older than the newest" in one for n in fleet.nodes for one in n.reasons] == [True] * (2 - good)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "written", "bad"),
+    [
+        (["2026-04-10T08:00:00Z"], 0, "n0"),  # an archive: every file is of the day of the copy
+        (["2026-04-10T08:00:00Z", "2026-08-10T08:00:00Z"], 0, "n0 n1"),
+        (["2026-04-10T08:00:00Z"], 40, "n1 n2 n3 n4"),  # as its file says: the others were not reached since
+        (["2026-04-10T08:00:00Z", "2026-04-10T09:00:00Z"], 0, "n2 n3 n4"),  # two bear each other out
+    ],
+)
+def test_one_clock_that_is_ahead_makes_no_other_old(ahead: list[str], written: int, bad: str, tmp_path: pathlib.Path) -> None:
+    for number in range(5):
+        time = ahead[number] if number < len(ahead) else f"2026-03-01T08:0{number}:00Z"
+        path = put(tmp_path, f"n{number}.json", later(fleets.report(f"n{number}", number=number), time))
+        modified = 1_790_000_000 - (0 if number < len(ahead) else written * 86400)
+        os.utime(path, (modified, modified))
+    fleet = look(tmp_path)
+    assert [n.name for n in fleet.nodes if n.state != "good"] == bad.split()
+    assert {n.state for n in fleet.nodes if n.state != "good"} == {"unknown"} and fleet.verdict.exit_code == 4
 
 
 @pytest.mark.parametrize(("apart", "given"), [("08:00:59", 2), ("08:30:00", 1)])

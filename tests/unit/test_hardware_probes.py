@@ -227,6 +227,16 @@ def test_eight_hcas(healthy: dict[str, Answer]) -> None:
     assert fact.libibverbs == "/usr/lib/libibverbs.so.1" and fact.verbs_devices == tuple(VERBS["devices"])
 
 
+@pytest.mark.parametrize(
+    ("told", "mtu"),
+    [({"1": 4096}, 4096), ({"2": 4096}, None), ({}, None), ({"1": "4096"}, None), ({"1": True}, None), (None, None)],
+)
+def test_the_size_of_a_ports_packets(healthy: dict[str, Answer], told: Any, mtu: int | None) -> None:
+    one = {**VERBS["devices"]["mlx5_0"], "mtu": told}
+    seen = devices(the_rdma(healthy | {"ask:ibverbs": {**VERBS, "devices": {**VERBS["devices"], "mlx5_0": one}}}))
+    assert [port.mtu for device in seen[:2] for port in device.ports or ()] == [mtu, None]
+
+
 def test_roce_reads_the_filled_gids_and_their_interfaces(root: pathlib.Path) -> None:
     one = devices(the_rdma(answers(root, roce=True, gids=4)))[2]
     assert not isinstance(one.ports, Unavailable) and not isinstance(one.ports[0].gids, Unavailable)

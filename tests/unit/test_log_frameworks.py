@@ -75,8 +75,8 @@ def findings(text: str) -> tuple[Finding, ...]:
         pytest.param(
             'Traceback (most recent call last):\n  File "/w/a.py", line 4, in init\nValueError: host not found: Name or '
             "service not known\n",
-            "firewall_connect",
-            "name cannot be resolved",
+            "missing_node",
+            "the name of a host does not resolve",
             id="a master's name that does not resolve",
         ),
         pytest.param(
@@ -104,9 +104,9 @@ def findings(text: str) -> tuple[Finding, ...]:
             id="what CUDA says of NVSwitch",
         ),
         pytest.param(
-            'Traceback (most recent call last):\n  File "/w/a.py", line 4, in init\nsocket.gaierror: [Errno -2] Name\n',
+            'Traceback (most recent call last):\n  File "/w/a.py", line 4, in init\nsocket.herror: [Errno 1] Unknown\n',
             "rank_died",
-            "socket.gaierror at /w/a.py:4",
+            "socket.herror at /w/a.py:4",
             id="a class of Python whose name begins small",
         ),
         pytest.param(

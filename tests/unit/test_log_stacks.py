@@ -58,6 +58,12 @@ def test_what_a_stack_says_is_known(cause: str, words: str, line: str) -> None:
             "happens when some processes are hanging or doing some time-consuming work (e.g. compilation)\n",
             id="vLLM compiles",
         ),
+        pytest.param(
+            "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker PID: 7 "
+            "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly by a signal. SystemExit is raised "
+            "(sys.exit is called). Exit code: 1. The process receives a SIGTERM.\n",
+            id="a worker that Ray ends with the job",
+        ),
         pytest.param("INFO The server sets --mem-fraction-static 0.88, watchdog_timeout=300\n", id="settings"),
         pytest.param("2026 E cuda_driver.cc:265] failed call to cuInit: no device\n" + STEPS, id="TensorFlow on a CPU"),
     ],

@@ -307,3 +307,39 @@ def test_selected_by_port(selector: str, taken: list[str]) -> None:
 )
 def test_no_accelerator_needs_both_sources(pci: Pci, gpus: Gpus, none: bool) -> None:
     assert hcas.no_accelerator(pci, gpus) is none
+
+
+# Functions of one port (Socket Direct)
+
+
+IMAGE = "a088:c203:00aa:0000"
+
+
+def function(name: str, pci: str, state: str = "ACTIVE", **changes: Any) -> RdmaDevice:
+    return dev(name, pci, f.port(state=state), **{"image": IMAGE, **changes})
+
+
+@pytest.mark.parametrize(
+    ("other", "seen"),
+    [
+        (function("b", "0000:9a:00.0", "DOWN"), ["a"]),
+        (function("b", "0000:9a:00.0"), ["a", "b"]),  # NCCL uses both
+        (function("b", "0000:18:00.1", "DOWN"), ["a", "b"]),  # the other port of a card with two
+        (function("b", "0000:9a:00.0", "DOWN", image="a088:c203:00bb:0000"), ["a", "b"]),
+        (function("b", "0000:9a:00.0", "DOWN", image=LOST), ["a", "b"]),
+        (function("b", "0000:9a:00.0", "DOWN", virtual_function=True), ["a", "b"]),
+        (function("b", None, "DOWN"), ["a", "b"]),  # type: ignore[arg-type]
+        (dev("b", "0000:9a:00.0", f.port(state=LOST), image=IMAGE), ["a", "b"]),
+    ],
+)
+def test_a_function_whose_port_another_has_is_no_second_hca(other: RdmaDevice, seen: list[str]) -> None:
+    assert names(hcas.seen_once((function("a", "0000:18:00.0"), other))) == seen
+
+
+def test_two_ports_on_two_sockets() -> None:
+    card = tuple(function(f"{bus}.{n}", f"0000:{bus}:00.{n}") for bus in ("18", "9a") for n in range(2))
+    assert [names(hcas.twins(one, card)) for one in card] == [["9a.0"], ["9a.1"], ["18.0"], ["18.1"]]
+
+
+def test_cards_without_an_image_are_nobodys_twins() -> None:
+    assert hcas.twins(function("a", "0000:18:00.0", image=""), (function("b", "0000:9a:00.0", image=""),)) == ()

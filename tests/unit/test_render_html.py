@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 
 from netdoctor.facts.inventory import inventory
-from netdoctor.model import Finding, Quantity, Report, Status, count
+from netdoctor.model import Command, Finding, Quantity, Report, Severity, Status, count
 from netdoctor.report import html, plots
 from netdoctor.report.page import data_block, el, esc, markup, page
 from tests.support import facts
@@ -216,6 +217,25 @@ def test_a_device_without_a_pci_address() -> None:
         "pci": [{"address": gone, "kind": "gpu"}],
     }
     assert "Topology" in html.render(report(PASS, inventory=have))
+
+
+def _box(one: Report) -> str:
+    return html.render(one).partition('<div class="verdict ')[2].partition("</div>")[0]
+
+
+def test_the_box_tells_the_worst_finding_before_its_command() -> None:
+    box = _box(EVERY["unhealthy"])
+    said = ["NCCL takes docker0", "first: set NCCL_SOCKET_IFNAME=ib0", "export NCCL_SOCKET_IFNAME=ib0"]
+    places = [box.find(part) for part in said]
+    assert -1 < places[0] < places[1] < places[2]
+    assert 'class="worst"' not in _box(EVERY["healthy"])
+
+
+@pytest.mark.parametrize("command", [Command.FLEET, Command.LOG])
+def test_the_box_of_other_commands_tells_it_too(command: Command) -> None:
+    drift = Finding(Status.FAIL, "NCCL: 2.21.5", "nccl", Severity.CRITICAL, nodes=("h100-9",), how="install one NCCL")
+    box = _box(replace(report(check("fleet.drift", drift)), command=command))
+    assert "<b>fleet.drift</b>: nccl: NCCL: 2.21.5 (h100-9)" in box and "first: install one NCCL" in box
 
 
 def test_the_box_says_what_to_do_first() -> None:

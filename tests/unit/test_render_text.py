@@ -11,7 +11,6 @@ from hypothesis import given
 from netdoctor.model import Finding, Fix, Report, Severity, Status
 from netdoctor.report import terminal
 from netdoctor.report.brief import render as brief
-from netdoctor.report.html import render as page
 from netdoctor.report.text import render
 from netdoctor.report.values import cut, shown
 from tests.support.facts.reports import DRAWN, EVERY, FAIL, PAIRS, PASS, check, report, reports
@@ -52,13 +51,6 @@ def test_the_head_says_what_to_do_first() -> None:
     )
 
 
-def _fail(number: int, **more: Any) -> Finding:
-    subject = f"mlx5_{number}"
-    return Finding(
-        Status.FAIL, f"{subject} cannot be opened", subject, Severity.CRITICAL, fix=Fix("mode 0666", ("chmod",)), **more
-    )
-
-
 @pytest.mark.parametrize(
     ("worst", "says"),
     [
@@ -80,48 +72,18 @@ def test_an_inconclusive_report_says_what_to_do_first() -> None:
     assert "first: " not in render(report(check("a.b", Finding(Status.PASS, "right")), one))
 
 
-def test_a_few_checks_of_one_answer_keep_their_words() -> None:
-    some = [check(f"a.c{n}", Finding(Status.UNKNOWN, f"words {n}", how="nvidia-smi -L")) for n in range(4)]
-    few, many = (render(report(*part)).splitlines() for part in (some[:3], some))
-    assert [f"         a.c{n}: words {n}" in few for n in range(3)] == [True] * 3
-    assert not any("words 1" in line for line in many)
-    assert "<p>a.c1: words 1</p>" in page(report(*some[:3]))
-
-
 def test_a_subject_that_begins_the_words_is_not_said_twice() -> None:
     text = render(report(check("allreduce.nodes", Finding(Status.FAIL, "node 0 (master): gone", "node 0"))))
     assert "node 0 (master): gone" in text and "node 0: node 0" not in text
 
 
-def test_one_fault_of_eight_devices_is_one_block() -> None:
-    eight = check("rdma.dev_infiniband", *(_fail(n) for n in range(8)), Finding(Status.PASS, "opens", "mlx5_8"))
-    lines = render(report(eight)).splitlines()
-    assert sum(line.startswith("FAIL") for line in lines) == 1
-    assert (
-        "mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7 (8 of 9): mlx5_0 cannot be opened; and 7 alike"
-        in str(lines)
-    )
-    assert str(lines).count("chmod") == 2  # in the head, and in the block
-    apart = check("rdma.dev_infiniband", _fail(0), _fail(1, why="another one"))
-    assert sum(line.startswith("FAIL") for line in render(report(apart)).splitlines()) == 2
-
-
-def test_unknowns_with_one_way_out_are_one_line() -> None:
-    how = "netdoctor run -- CMD"
-    checks = [check(f"site.c{n}", Finding(Status.UNKNOWN, f"limit {n} is not seen", how=how)) for n in range(8)]
-    other = check("site.other", Finding(Status.UNKNOWN, "no answer", how="ethtool eth0"))
-    lines = render(report(*checks, other)).splitlines()
-    assert [line for line in lines if line.startswith("UNKNOWN")] == [
-        "UNKNOWN  8 checks could not tell: " + ", ".join(f"site.c{n}" for n in range(8)),
-        "UNKNOWN  site.other  no answer",
-    ]
-    assert [line.split("find out")[1].strip() for line in lines if "find out" in line] == [how, "ethtool eth0"]
-
-
 def test_a_machine_without_gpus_says_what_it_can_show() -> None:
     none = check("hardware.accelerator", Finding(Status.SKIP, "no accelerator"))
-    assert "there is no GPU here" in render(report(none)).splitlines()[2]
-    assert "there is no GPU here" not in render(EVERY["healthy"])
+    ran = replace(report(none), runs=({"backend": "gloo", "ranks": 2, "device": "cpu", "state": "finished", "verified": True},))
+    first, bare = (render(one).splitlines()[0] for one in (ran, replace(ran, runs=())))
+    assert first.startswith("no GPU here: this run shows ") and first.endswith("; nothing of GPUs, RDMA or NCCL")
+    assert "an all-reduce by Gloo on the CPU" in first and "Gloo" not in bare and "no GPU here" not in render(EVERY["healthy"])
+    assert max(map(len, render(ran, width=60).splitlines()[:4])) <= 60
     assert brief(report(none)).endswith("; no GPU here: nothing seen of GPUs or NCCL") and "no GPU" not in brief(
         EVERY["healthy"]
     )
@@ -357,3 +319,9 @@ def test_an_unknown_that_sends_on_leads_to_the_way_out() -> None:
     one = check("allreduce.run", Finding(Status.UNKNOWN, "NCCL did not run", how="see torch.backend"))
     other = check("torch.backend", Finding(Status.UNKNOWN, "no GPU", how="ask for GPUs"))
     assert "first: ask for GPUs" in render(report(one, other)).splitlines()
+
+
+def test_a_fail_behind_many_doubts_is_told() -> None:
+    doubts = (Finding(Status.UNKNOWN, f"doubt {n}", f"rank {n}") for n in range(70))
+    text = render(report(check("ras.ranks", *doubts, Finding(Status.FAIL, "it stands still", "rank 70"))), verbose=True)
+    assert "rank 70: it stands still" in text and "and 11 more" in text

@@ -15,7 +15,7 @@ from netdoctor import policy
 from netdoctor.causes.results import own_result
 from netdoctor.cli import command, main, preflight, setup
 from netdoctor.config.load import Config
-from netdoctor.model import Finding, Status
+from netdoctor.model import CheckResult, Finding, Health, Status
 from netdoctor.process import mempolicy
 
 
@@ -118,6 +118,28 @@ def test_a_gate_leaves_nothing_out(profile: str) -> None:
     assert verdict.exit_code == policy.INCONCLUSIVE
 
 
+@pytest.mark.parametrize("profile", policy.PROFILE_ORDER)
+@pytest.mark.parametrize(
+    "results",
+    [
+        pytest.param((own_result("job.command", [Finding(Status.UNKNOWN, "x")]),), id="nothing told"),
+        pytest.param((own_result("plugin.broken", [Finding(Status.ERROR, "x")]),), id="a plugin did not look"),
+        pytest.param(
+            (
+                own_result("job.command", [Finding(Status.PASS, "x")]),
+                CheckResult("hardware.accelerator", "", "", (Finding(Status.UNKNOWN, "x"),)),
+            ),
+            id="hardware not seen",
+        ),
+    ],
+)
+def test_a_gate_opens_on_no_doubt(profile: str, results: tuple[CheckResult, ...]) -> None:
+    """audit and prolog exit 0 where they could not tell, so that nobody drains a node; what starts a job needs to know."""
+    _, verdict = setup.decider(Config(profile=profile), gate=True)(results, {})
+    assert (verdict.status, verdict.exit_code) == (Health.INCONCLUSIVE, policy.INCONCLUSIVE)
+    assert profile in ("gate", "strict") or profile not in verdict.text  # not the profile asks for it
+
+
 def test_what_wrappers_set_is_applied_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GONE", "1")
     monkeypatch.setenv("NETDOCTOR_PROFILE", "strict")
@@ -218,3 +240,25 @@ def test_a_mistake_on_the_command_line_is_no_critical(arguments: list[str], vari
         [sys.executable, "-m", "netdoctor", *arguments], env={**os.environ, **variables}, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout) == (code, b"")
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "says"),
+    [
+        ("preflight", ("--only", ""), "--only: it names no check"),
+        ("preflight", ("--only", " ,"), "--only: it names no check"),
+        ("allreduce", ("--nodes", "1", "--only", ""), "--only: it names no check"),
+        ("preflight", ("--brief", "-o", "r.csv"), "r.csv"),
+        ("preflight", ("-f", "json", "-o", "r.csv"), "r.csv"),
+        ("preflight", ("--brief", "-f", "xml"), "not 'xml'"),
+        ("env", ("--brief", "-f", "prometheus"), "not 'prometheus'"),
+    ],
+)
+def test_what_names_nothing_or_nobody_knows_is_refused(
+    command: str, options: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(setup, "judged", lambda *_, **__: pytest.fail("it looked"))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main.app, [command, *options], catch_exceptions=False)
+    assert done.exit_code == 2 and says in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from netdoctor.model import Status
+from netdoctor.policy import PROFILE_ORDER
 from tests.lab import fixtures
 from tests.support.machines import composed
 from tests.support.sources import table
@@ -25,12 +26,17 @@ STRICT = {"profile": "strict", "vantage": "job"}
 REASONS = {
     # Whether the interface that NCCL takes reaches the others only another node shows: expected.peers, MASTER_ADDR, a meeting.
     ("net.socket_ifname", "NCCL"): "peers",
+    ("net.reach", "hosts"): "peers",
     # Sockets carry the data, and no interrupt of that interface is shown (as in a virtual machine).
     ("cpu.numa_affinity", "interrupts"): "interrupts",
     # Whether EFA does GPUDirect libfabric finds out in the job; a run between nodes shows it.
     ("rdma.gpudirect", "GPU"): "efa",
     # The host's name leads to its loopback: a fault of several nodes, and nothing says how many there are.
     ("net.socket_ifname", "Gloo"): "gloo",
+    # What a PCIe switch turns back root alone reads, and no run of two GPUs below it shows it.
+    ("pci.path", "GPUs and GPUs"): "acs",
+    # Two of four like cards have no NVLink bridge: never bought, or not put back.
+    ("hardware.gpus", "GPUs"): "bridges",
 }
 
 
@@ -57,9 +63,17 @@ def test_what_is_in_the_way_of_strict(config: dict[str, Any], name: str, reasons
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["node"]))
-def test_a_node_built_otherwise_reaches_strict_alone(row: dict[str, Any]) -> None:
+def test_a_node_built_otherwise_and_strict(row: dict[str, Any]) -> None:
     config = {**row["config"], "job.nodes": 1, **STRICT}
-    assert in_the_way(composed.Composed(row["machine"], row["change"], config)) == set()
+    assert in_the_way(composed.Composed(row["machine"], row["change"], config)) == set(row.get("strict", ()))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "acs" in row.get("strict", ())], ids=lambda row: str(row["node"]))
+def test_no_other_profile_waits_for_what_root_alone_reads(row: dict[str, Any]) -> None:
+    config = {**row["config"], "job.nodes": 1, **STRICT}
+    for profile in set(PROFILE_ORDER) - {"strict"}:
+        report = fixtures.report(composed.Composed(row["machine"], row["change"], config | {"profile": profile}).snapshot())
+        assert (report.verdict.exit_code, "could not tell: pci.path" in report.verdict.text) == (0, True)
 
 
 def test_there_are_enough() -> None:

@@ -12,8 +12,8 @@ TYPE_CHECKING = False  # importing typing takes as long as starting the interpre
 if TYPE_CHECKING:
     from typing import Any
 
-# CUdevice_attribute of cuda.h: 18 INTEGRATED, 116 GPU_DIRECT_RDMA_SUPPORTED, 124 DMA_BUF_SUPPORTED
-ATTRIBUTES = (18, 116, 124)
+# CUdevice_attribute of cuda.h: 18 INTEGRATED, 116 GPU_DIRECT_RDMA_SUPPORTED, 124 DMA_BUF_SUPPORTED, 132 MULTICAST_SUPPORTED
+ATTRIBUTES = (18, 116, 124, 132)
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 

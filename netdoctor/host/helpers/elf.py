@@ -5,6 +5,10 @@ r"""Reads ELF files and the loader's cache as bytes: nothing is loaded, nothing 
                                          "dirs": {D: [names that begin with libnccl] | ERROR}}
                               `dirs` also holds what the files' RPATH and RUNPATH name, `files` what lies in `dirs`;
                               ERROR is {"error": text, "kind": kind of Unavailable}
+    ask:elf?needed=P1\nP2…&dirs=D1\nD2…&packages=S1\nS2…    {"files": {P: as above, with "wants" and "defines"},
+                              "cache": {soname: [paths]} | ERROR, "loaded": [folders], "cut": whether there were more}: P1, P2
+                              and what lies under a name that they need where a loader may look, in D1, D2, and in the
+                              folders of torch and CUDA in S1, S2
     ask:elf?version=PATH      {"text": "2.27.5+cuda12.9" | null}: a search of the whole file, seconds for half a gigabyte
 
 Not pyelftools 0.33, with which the reading would be some 100 lines shorter: importing it takes the child from 16 to 53 ms, 300
@@ -34,9 +38,13 @@ MAX_STRING = 1 << 16  # a search path of 64 KiB is rubbish
 PT_LOAD, PT_DYNAMIC = 1, 2
 DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 4, 5, 6, 10, 14, 15, 29
 DT_FLAGS_1, DT_GNU_HASH = 0x6FFFFFFB, 0x6FFFFEF5
+DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+VER_FLG_WEAK = 2
+MAX_FILES = 200  # that a plugin needs, in every folder of the search
 DF_1_NODEFLIB = 0x800
-# What netdoctor wants to know about: NCCL itself, and the interfaces of its network plugins (v1 to v20 leaves room).
-NAMES = ("ncclGetVersion", "ncclCommInitRank", *(f"ncclNetPlugin_v{n}" for n in range(1, 21)))
+# What netdoctor wants to know about: NCCL itself, and the interfaces of its plugins (v1 to v20 leaves room).
+PLUGINS = ("ncclNetPlugin_v", "ncclTunerPlugin_v", "ncclProfiler_v", "ncclEnvPlugin_v")
+NAMES = ("ncclGetVersion", "ncclCommInitRank", *(f"{name}{n}" for name in PLUGINS for n in range(1, 21)))
 
 
 class MalformedError(ValueError):
@@ -110,6 +118,32 @@ class Elf:
     def strings(self, tag: int) -> list[str]:
         return [self.string(index) for index in self.dynamic.get(tag, ())]
 
+    def wants(self) -> list[list[str]]:
+        """[[soname, version], …] that other libraries must define, or the loader refuses (elf/dl-version.c, match_symbol)."""
+        found: list[list[str]] = []
+        at = self.value(DT_VERNEED)
+        at = self.offset(at) if at is not None else 0
+        for _ in range(min(self.value(DT_VERNEEDNUM) or 0, MAX_ENTRIES)):
+            _, count, file, aux, after = self.unpack("HHIII", at)
+            entry = at + aux
+            for _ in range(count):
+                _, flags, _, name, more = self.unpack("IHHII", entry)
+                found += [] if flags & VER_FLG_WEAK else [[self.string(file), self.string(name)]]
+                entry += more
+            at += after
+        return found
+
+    def defines(self) -> list[str]:
+        """The versions of its symbols; none: the loader asks for none."""
+        found = []
+        at = self.value(DT_VERDEF)
+        at = self.offset(at) if at is not None else 0
+        for _ in range(min(self.value(DT_VERDEFNUM) or 0, MAX_ENTRIES)):
+            _, _, _, _, _, aux, after = self.unpack("HHHHIII", at)
+            found.append(self.string(self.unpack("I", at + aux)[0]))
+            at += after
+        return found
+
     def symbol(self, index: int) -> tuple[str, bool]:
         """(name, defined here)"""
         table = self.value(DT_SYMTAB)
@@ -177,13 +211,15 @@ def mapped(path: str) -> mmap.mmap:
         os.close(fd)
 
 
-def describe(path: str) -> dict[str, Any]:
+def describe(path: str, versions: bool = False) -> dict[str, Any]:
     """What the loader would read in `path`."""
     try:
         real = os.path.realpath(path)
         with mapped(path) as data:
             elf = Elf(data)
+            more = {"wants": elf.wants(), "defines": elf.defines()} if versions else {}
             return {
+                **more,
                 "real": real,
                 "machine": elf.machine,
                 "order": "little" if elf.order == "<" else "big",
@@ -253,7 +289,10 @@ def answer(parameters: dict[str, str]) -> object:
             return {"text": version_text(parameters["version"])}
     except (OSError, MalformedError) as error:
         return failure(error)
-    return survey(lines(parameters.get("files", "")), lines(parameters.get("dirs", "")))
+    directories = lines(parameters.get("dirs", ""))
+    if "needed" in parameters:
+        return closure(lines(parameters["needed"]), directories, lines(parameters.get("packages", "")))
+    return survey(lines(parameters.get("files", "")), directories)
 
 
 def lines(text: str) -> list[str]:
@@ -276,6 +315,48 @@ def survey(paths: list[str], directories: list[str]) -> dict[str, Any]:
         for name in dirs[directory]:
             files.setdefault(f"{directory}/{name}", describe(f"{directory}/{name}"))
     return {"files": files, "dirs": dirs}
+
+
+def closure(paths: list[str], directories: list[str], packages: list[str]) -> dict[str, Any]:
+    """The files, and every file under a name that one of them needs; which of these is taken is netdoctor/facts/loader.py's."""
+    cache: dict[str, list[str]] = {}
+    broken: dict[str, Any] = {}
+    try:
+        with open("/etc/ld.so.cache", "rb") as file:
+            for name, path in cache_entries(file.read(64 << 20), ""):
+                cache.setdefault(name, []).append(path)
+    except (OSError, MalformedError) as error:
+        broken = failure(error)
+    loaded = [folder for package in packages for folder in (f"{package}/torch/lib", *wheels(f"{package}/nvidia"))]
+    files: dict[str, Any] = {}
+    todo, names = list(dict.fromkeys(paths)), set()
+    while todo and len(files) < MAX_FILES:
+        path = todo.pop(0)
+        if path in files:
+            continue
+        files[path] = found = describe(path, versions=True)
+        if os.path.basename(path).startswith("libfabric.so"):
+            found["providers"] = listed(f"{os.path.dirname(found['real'])}/libfabric")
+        directories += [d for d in own_directories(path, found) if d not in directories] if path in paths else []
+        folders = dict.fromkeys((*own_directories(path, found), *directories, *loaded))
+        for name in found.get("needed", ()):
+            names.add(name)
+            could = [name] if "/" in name else [f"{folder}/{name}" for folder in folders] + cache.get(name, [])
+            todo += [one for one in could if one not in files and os.path.exists(one)]
+    entries = broken or {name: cache[name] for name in sorted(names) if name in cache}
+    return {"files": files, "cache": entries, "loaded": loaded, "cut": bool(todo)}
+
+
+def wheels(folder: str) -> list[str]:
+    """The folders of CUDA's own wheels, which torch loads before NCCL."""
+    return [f"{folder}/{name}/lib" for name in listed(folder)]
+
+
+def listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def own_directories(path: str, found: dict[str, Any]) -> list[str]:

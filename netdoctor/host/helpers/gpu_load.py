@@ -2,9 +2,9 @@
 
 It ends when it is told to (SIGUSR1), or by itself after `seconds`.
 
-Answer: {"seconds", "devices": [{"uuid", "samples": under load, "clock": the highest of them in MHz, "reasons": {BIT:
-samples}, "replays": of PCIe, "nvlink": [errors of each link]}]}; counters are by how much they rose; every field may be
-{"unavailable", "detail"}.
+Answer: {"seconds", "devices": [{"uuid", "samples": under load, "clock": the highest of them in MHz, "clock_max": that of the
+board, "reasons": {BIT: samples}, "replays": of PCIe, "nvlink": [errors of each link]}]}; counters are by how much they rose;
+every field may be {"unavailable", "detail"}.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def answer(parameters: dict[str, str]) -> object:
             {
                 "uuid": field(n, n.nvmlDeviceGetUUID, handle),
                 **one,
+                "clock_max": field(n, n.nvmlDeviceGetMaxClockInfo, handle, SM),
                 "replays": rise(first["replays"], last["replays"]),
                 "nvlink": [rise(*pair) for pair in zip(first["nvlink"], last["nvlink"], strict=False)],
             }

@@ -1,7 +1,8 @@
 """libibverbs: the devices it lists, whether a context can be had, and NCCL's own test for DMA-BUF.
 
 Parameter ``device`` looks at one device only; the caller uses it, one child per device, where a provider crashed.
-Answer: {"library", "devices": {NAME: {"context", "error", "dmabuf"}}}; `error` and `dmabuf` are errno names, "" for success.
+Answer: {"library", "devices": {NAME: {"context", "error", "dmabuf", "mtu"}}}; `error` and `dmabuf` are errno names, "" for
+success, `mtu` is {PORT: bytes of a packet}, of the ports that tell.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import errno
 TYPE_CHECKING = False  # importing typing takes as long as starting the interpreter
 if TYPE_CHECKING:
     from typing import Any
+
+
+PORTS = (1, 2)  # no HCA has more
+MTUS = range(1, 6)  # IBV_MTU_256 to IBV_MTU_4096
 
 
 def answer(parameters: dict[str, str]) -> object:
@@ -66,8 +71,23 @@ def look(ibv: Any, device: int) -> dict[str, Any]:
         ibv.ibv_dealloc_pd(domain)
     else:
         out["dmabuf"] = unasked(f"ibv_alloc_pd: {name_of(ctypes.get_errno())}")
+    out["mtu"] = mtus(ibv, context)
     ibv.ibv_close_device(context)
     return out
+
+
+def mtus(ibv: Any, context: int) -> dict[str, int]:
+    """active_mtu of struct ibv_port_attr, the third number of every version of it (infiniband/verbs.h; enum ibv_mtu)."""
+    query = getattr(ibv, "ibv_query_port", None)
+    if query is None:
+        return {}
+    query.argtypes = (ctypes.c_void_p, ctypes.c_uint8, ctypes.c_void_p)
+    found: dict[str, int] = {}
+    for port in PORTS:
+        attributes = (ctypes.c_uint32 * 64)()
+        if query(context, port, attributes) == 0 and attributes[2] in MTUS:
+            found[str(port)] = 128 << attributes[2]
+    return found
 
 
 def dmabuf(ibv: Any, domain: int) -> Any:

@@ -45,11 +45,16 @@ def shared_memory(log: LogFacts) -> Iterator[Hypothesis]:
     """/dev/shm cannot hold NCCL's segments: 64 MB is Docker's default (src/misc/shmutils.cc)."""
     full = tuple(e for e in log.of("shm_full") if e.level is not Level.INFO or Wording.NO_SPACE.within(e.text))
     events = full + log.above_info("shm_error")
-    if full or any(Wording.NO_SPACE.within(e.text) for e in events):
+    if full or any(Wording.NO_SPACE.within(e.text) or Wording.SHORT_OF_SHM.within(e.text) for e in events):
         size = next((n for n in caught(events, "bytes") if n.isdecimal()), None)
         text = f"a segment of {int(size):,} bytes did not fit into /dev/shm" if size else "/dev/shm is too small"
-        note = "NCCLSHARED_MEMORY_DISABLE=1 only moves the traffic to the network"
+        note = "NCCL_SHM_DISABLE=1 only moves the traffic to the network"
         yield Hypothesis("shm_disabled_or_small", Confidence.CERTAIN, text, events, Topic.SHARED_MEMORY, notes=(note,))
+    elif any(Wording.ABSENT.within(e.text) for e in events):
+        text = "a rank cannot open the shared memory that another rank of its node made: that one has its own /dev/shm"
+        text += " (another container or pod), or it has ended and taken its segment away"
+        yield Hypothesis("shm_disabled_or_small", Confidence.LIKELY, text, events, Topic.SHARED_MEMORY)
+        yield Hypothesis("rank_died", Confidence.OPEN_PLUS, "the rank that made the segment may have ended before", events)
     elif events:
         text = "a shared-memory segment could not be made or opened: /dev/shm is full, absent, or another container's"
         yield Hypothesis("shm_disabled_or_small", Confidence.LIKELY, text, events, Topic.SHARED_MEMORY)
@@ -152,6 +157,16 @@ _CUDA_FAILURES: Final = (
             fix=Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …")),
             fault=Fault.KERNEL,
         ),
+    ),
+    _CudaFailure(
+        "uncorrectable nvlink",  # cudaErrorNvlinkUncorrectable
+        Hypothesis(
+            "gpu_error",
+            Confidence.STRONG_MINUS,
+            "an NVLink of a GPU had an error that it could not correct: {what}",
+            how="dmesg | grep -i xid   # 74; nvidia-smi nvlink -e; nvidia-smi nvlink -s",
+        ),
+        Hypothesis("link_degraded", Confidence.OPEN, "an NVLink, its bridge or its switch may be bad"),
     ),
     _CudaFailure(
         "ecc|uncorrectable",
@@ -319,35 +334,6 @@ def acs(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("acs_iommu", Confidence.STRONG, text, events, _ACS)
 
 
-# By NVIDIA's Xid catalogue.
-_XIDS: Final = {
-    **dict.fromkeys(
-        ("13", "31"),
-        Hypothesis(
-            "rank_died", Confidence.LIKELY, "a kernel of the program accessed memory that is not its own", fault=Fault.KERNEL
-        ),
-    ),
-    "79": Hypothesis("inventory", Confidence.STRONG, "a GPU has fallen off the bus (Xid 79)"),
-    "74": Hypothesis("link_degraded", Confidence.STRONG, "NVLink error (Xid 74)"),
-    **{
-        xid: Hypothesis("inventory", Confidence.LIKELY_PLUS, f"memory error of a GPU (Xid {xid})", fault=Fault.ECC)
-        for xid in ("48", "63", "64", "92", "94", "95")
-    },
-}
-
-
-def xid(log: LogFacts) -> Iterator[Hypothesis]:
-    """The driver's errors in the kernel's log."""
-    for e in log.of("xid"):
-        if "sxid" in e.data:  # NVIDIA Fabric Manager user guide, appendix on SXid errors: the fatal ones
-            text = f"an NVSwitch reports a fatal error (SXid {e.data['sxid']}): GPUs behind it must be reset"
-            yield Hypothesis("gpu_error", Confidence.LIKELY_PLUS, text, (e,))
-            continue
-        number = e.data.get("xid", "?")
-        other = Hypothesis("rank_died", Confidence.OPEN_MINUS, f"the driver reports Xid {number}")
-        yield replace(_XIDS.get(number, other), events=(e,))
-
-
 RULES = (
     duplicate,
     shared_memory,
@@ -358,7 +344,6 @@ RULES = (
     *_NVLINK,
     acs,
     means("iommu_fault", Hypothesis("acs_iommu", Confidence.STRONG_MINUS, "the IOMMU refused accesses of a device")),
-    xid,
     means(
         "wrong_data",
         Hypothesis(

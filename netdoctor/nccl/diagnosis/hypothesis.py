@@ -58,6 +58,7 @@ class Fault(Word):
     HOST_MEMORY = "host memory exhausted"
     NODE = "node failed"
     STORAGE = "file system full or gone"
+    SERVICE = "hub or object store refused"
     ECC = "memory error of a GPU"
     NO_GPU = "process sees no GPU"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.model import Finding, Status
@@ -12,6 +13,8 @@ from netdoctor.nccl.diagnosis.network import sockets_between_nodes
 from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, overcome, summary
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 
+_SWITCHED_OFF: Final = "NCCL_IB_DISABLE=1: data between the nodes goes over TCP; where they have RDMA adapters, unset it"
+_END: Final = 25  # lines at the end of a log in which a program says that it is done
 _LINES: Final = 12  # that are shown verbatim
 _LATER: Final = "sacct -j <job> -o State,ExitCode,Elapsed,Timelimit; kubectl get events; the program's last checkpoint"
 _NEXT: Final = "run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)"
@@ -45,7 +48,9 @@ def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return Finding(Status.PASS, f"{_headline(end)}: the log shows why", "job", evidence=evidence, check="log")
     if end.ending is Ending.FAILED:
         return _unknown(f"{_headline(end)}, and the log does not say why", "job", evidence, _NEXT)
-    return _quiet(log, end, evidence)
+    quiet = _quiet(log, end, evidence)
+    ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
+    return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
 
 
 def _verbatim(events: Sequence[Event]) -> list[str]:
@@ -100,7 +105,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         text = f"it ran to its end; {log.busbw_peak:.4g} GB/s is less than any path between GPUs of one node carries"
         text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
         return _unknown(text, "job", evidence, _TRANSPORT)
-    if (done := _work_done(log, end)) is not None:
+    if (done := _work_done(log, end) or _came(log, end)) is not None:
         return Finding(Status.PASS, done, evidence=evidence, check="log")
     if not log.nccl_lines:
         return _unknown("there is no line of NCCL in this log", "job", evidence, "NCCL_DEBUG=INFO")
@@ -141,6 +146,22 @@ def _work_done(log: LogFacts, end: Outcome) -> str | None:
     if end.ending is Ending.FINISHED and any(whole):
         return "the program ran to its end; no line is NCCL's"
     return "the program makes progress; no line is NCCL's" if steps == STEPS else None
+
+
+def _came(log: LogFacts, end: Outcome) -> str | None:
+    """Signs of a job that did what it was for, where none of them is a step: nothing in the log alleges anything."""
+    if log.of(*TROUBLE, "last_words") or (log.comms_started > log.comms_complete and not log.rings):
+        return None
+    serving = log.of("serving")
+    if serving:
+        return "the server came up, and nothing failed after it"
+    said = log.of("hello")
+    ranks = {e.data.get("rank") for e in said}
+    if said and str(len(ranks)) == said[0].data.get("n") and len({e.data.get("n") for e in said}) == 1:
+        return f"each of the {len(ranks)} ranks came and said so; no line tells of more"
+    if end.ending is Ending.FINISHED and len(log.files) == 1 and any(log.lines - e.last < _END for e in end.events):
+        return "the program ended in good order, and nothing failed before"
+    return None
 
 
 def _missing(log: LogFacts) -> str:

@@ -9,7 +9,20 @@ from typing import Any, Final
 from netdoctor.causes import CAUSES
 from netdoctor.causes.cost import MIGHT, STOPS
 from netdoctor.model import Finding, Status
-from netdoctor.nccl.diagnosis import frameworks, gpu, network, program, ranks, rdma, settings, sockets, software, termination
+from netdoctor.nccl.diagnosis import (
+    frameworks,
+    gpu,
+    network,
+    program,
+    ranks,
+    rdma,
+    settings,
+    sockets,
+    software,
+    surroundings,
+    termination,
+    xids,
+)
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
 from netdoctor.nccl.diagnosis.job import went
 from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
@@ -17,8 +30,8 @@ from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, befo
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (
-    *(*gpu.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *ranks.RULES, *program.RULES),
-    *frameworks.RULES,
+    *(*gpu.RULES, *xids.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *ranks.RULES, *program.RULES),
+    *(*frameworks.RULES, *surroundings.RULES),
     *(*settings.RULES, *termination.RULES),
 )
 _LINES: Final = 6  # lines of evidence a finding

@@ -260,7 +260,7 @@ def fallback(log: LogFacts) -> Iterator[Hypothesis]:
     if not sockets_between_nodes(log):
         return
     evidence = _tcp_evidence(log)
-    if log.many_nodes and (evidence.expected or evidence.switched_off or evidence.unread):
+    if log.many_nodes and (evidence.expected or (evidence.unread and not evidence.switched_off)):
         reason = next((r for r in _TCP_REASONS if r.applies(evidence)), None)
         yield _over_tcp(evidence, reason)
         if reason:

@@ -111,7 +111,8 @@ def outcome(log: LogFacts) -> Outcome:
     failed = [e for e in log.above_info(*SIGNS) if _stopped(log, e) and not _leaving(log, e)]
     orders = ends(log)
     if orders and not any(before(e, orders[0]) for e in failed if e.kind != "trouble"):
-        why = next((e.data["why"] for e in orders if e.data.get("why")), "CANCELLED")
+        told = [e.data.get("why", "CANCELLED").upper() for e in orders]
+        why = next((one for one in told if one not in _SIGNALS), told[0])  # a scheduler's word says who sent the signal
         return Outcome(Ending.ENDED, _ENDED.get(why.upper(), f"it was ended from outside: {why}"), orders[:1])
     if failed:
         return Outcome(Ending.FAILED, kind(failed[0].kind).how, tuple(failed[:1]))
@@ -138,6 +139,7 @@ def _leaving(log: LogFacts, e: Event) -> bool:
     )
 
 
+_SIGNALS: Final = frozenset({"SIGTERM", "15", "TERMINATED", "FORCE TERMINATED", "SIGUSR1", "SIGUSR2"})
 _ENDED: Final = {
     "FAILED LIVENESS PROBE": "Kubernetes restarts its container: its liveness probe failed (asked too early, or no answer)",
     "FAILED STARTUP PROBE": "Kubernetes restarts its container: its startup probe failed (it takes longer than allowed)",

@@ -13,7 +13,7 @@ from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_l
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
-_READ = Fix("mend the program there; the network is not it")
+_READ = Fix("mend the program there")
 _ROOM = Fix(
     "lower the batch, the sequence or the model's share on that rank, or leave NCCL room for its buffers",
     ("nvidia-smi   # another process on that GPU?",),
@@ -202,15 +202,6 @@ _CALLER: Final = (
             fault=Fault.KERNEL,
         ),
         first=True,
-    ),
-    means(
-        "gpu_lost",
-        Hypothesis(
-            "inventory",
-            Confidence.STRONG,
-            "a GPU is lost to its driver",
-            how="dmesg | grep -i xid; nvidia-smi; nvidia-smi -q -i <gpu>",
-        ),
     ),
 )
 

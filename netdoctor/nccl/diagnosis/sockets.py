@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.addresses import (
+    BRIDGED,
+    is_ipv6,
+    link_local,
+    local_interface,
+    loopback,
+    of_a_bridge,
+    unreachable_by_design,
+)
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, means
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import failed_by_itself
-from netdoctor.nccl.interface_names import INSIDE_NAMES
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -22,36 +29,6 @@ _PORTS = Fix(
     ("sysctl -w net.ipv4.ip_local_port_range='20000 65535'", "sysctl -w net.ipv4.ip_local_reserved_ports=29500,28028"),
     ("echo 'net.ipv4.ip_local_port_range = 20000 65535' > /etc/sysctl.d/90-netdoctor.conf",),
 )
-
-_LOOPBACK: Final = re.compile(r"127\.|::1$|localhost")
-_LINK_LOCAL: Final = re.compile(r"fe80:|169\.254\.")
-# The addresses that Docker's and libvirt's default bridges have on every host.
-_BRIDGE: Final = re.compile(r"172\.1[7-9]\.0\.1$|172\.2\d\.0\.1$|192\.168\.122\.1$")
-# Docker's and Podman's default pools: container addresses behind a host's own bridge.
-_BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
-
-
-def local_interface(name: str) -> bool:
-    """Whether an interface carries traffic within its host only, by the names of Docker, libvirt, CNI plugins and VPNs."""
-    return name == "lo" or name.startswith(INSIDE_NAMES)
-
-
-def loopback(address: str) -> bool:
-    return bool(_LOOPBACK.match(address))
-
-
-def link_local(address: str) -> bool:
-    return bool(_LINK_LOCAL.match(address))
-
-
-def unreachable_by_design(address: str) -> bool:
-    """Loopback, link-local, or the address of a bridge that every host has."""
-    return loopback(address) or link_local(address) or bool(_BRIDGE.match(address))
-
-
-def is_ipv6(address: str) -> bool:
-    return address.count(":") >= 2
-
 
 _NAMES_DIFFER: Final = (
     "an interface name differs between nodes more often than not; an address family or a missing address counts too"
@@ -276,7 +253,8 @@ def connect(log: LogFacts) -> Iterator[Hypothesis]:
         echo=failed_by_itself(log) or stale is not None,
         several_interfaces=len({a.ifname for a in log.socket_interfaces}) > 1,
     )
-    unreachable = next((p for p in failed.peers if unreachable_by_design(p)), None)
+    silent = not failed.errnos or failed.errnos & {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ECONNABORTED}
+    unreachable = next((p for p in failed.peers if unreachable_by_design(p) or (silent and of_a_bridge(p))), None)
     if unreachable and not (loopback(unreachable) and log.many_nodes is False):
         text = f"a rank advertises {unreachable}, which other nodes cannot reach"
         yield Hypothesis("socket_ifname", Confidence.STRONG, text, events, Topic.INTERFACE)
@@ -316,7 +294,7 @@ def chosen_interface(log: LogFacts) -> Iterator[Hypothesis]:
     for a in log.bootstraps:
         by_address.setdefault(a.address, set()).add(a.host)
     # Containers of one node that share its network have one address too: only addresses that hosts give out themselves count.
-    shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or _BRIDGED.match(a))), None)
+    shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or BRIDGED.match(a))), None)
     if shared:
         text = f"{len(by_address[shared])} hosts bootstrap on the same address {shared}"
         yield Hypothesis("socket_ifname", Confidence.STRONG, text, fix=Topic.INTERFACE, shown=(f"Bootstrap: Using …:{shared}",))
@@ -358,11 +336,18 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
         came = f"{joined.data['joined']} of {joined.data['world']} ranks"
         text = f"{came} came to the rendezvous: the others did not start, or cannot reach it"
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, (joined,), how="the logs of the ranks that did not come")
+    if any(Wording.RENDEZVOUS_LATE.within(e.text) for e in events):
+        text = "the rendezvous did not come about in its time: fewer nodes came than --nnodes asks for, or some cannot reach it"
+        how = "the output of torchrun on every node: the same --rdzv-id and --rdzv-endpoint, and when did each begin?"
+        yield Hypothesis("hang", max(confidence, Confidence.OPEN_PLUS), text, events, how=how)
     peer = events[0].data.get("peer")
     text = f"a rank cannot reach the rendezvous at {peer}" if peer else "a rank cannot reach the rendezvous"
     if any("gai" in e.data for e in events):
-        text = "the rendezvous host's name cannot be resolved"
+        return  # `surroundings.names` says it
     note = "MASTER_ADDR must be reachable from every node, and rank 0 must be up first"
+    if peer and (link_local(peer) or of_a_bridge(peer)):
+        text = f"the rendezvous is at {peer}, an address that only its own host or link reaches"
+        yield Hypothesis("socket_ifname", max(confidence, Confidence.OPEN_PLUS), text, events, Topic.INTERFACE, notes=(note,))
     yield Hypothesis("firewall_connect", confidence, text, events, Topic.FIREWALL, notes=(note,))
 
 

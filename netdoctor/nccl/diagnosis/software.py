@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.addresses import link_local, of_a_bridge
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
 from netdoctor.nccl.diagnosis.termination import COMPARE
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
@@ -139,6 +140,10 @@ def _gloo_connect(e: Event, loopback: bool) -> Iterator[Hypothesis]:
         text = "Gloo advertises the loopback address: the host name resolves to it"
         yield Hypothesis("gloo_backend", Confidence.STRONG, text, (e,), _GLOO)
     else:
+        local = next((a for a in (e.data.get("remote", ""), e.data.get("local", "")) if link_local(a) or of_a_bridge(a)), "")
+        if local:
+            text = f"Gloo took an interface that others cannot reach: {local} is known on its own host or link only"
+            yield Hypothesis("socket_ifname", Confidence.STRONG_MINUS, text, (e,), _GLOO)
         yield Hypothesis("gloo_backend", Confidence.LIKELY_PLUS, "Gloo could not connect all ranks", (e,), _GLOO)
         text = "Gloo may have taken an interface that others cannot reach"
         yield Hypothesis("socket_ifname", Confidence.OPEN, text, (e,), _GLOO)

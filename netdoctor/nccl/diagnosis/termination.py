@@ -30,8 +30,8 @@ _UNSTARTED: Final = {
     "unhealthy": "the kubelet did not admit a pod: its node has no healthy device of those that the pod asks for",
     "slots": "the launcher has fewer slots, or less of a resource, than the job asks for: it started nothing",
 }
-_FIRST = Fix("read the log of the first rank that failed, from its end backwards; the network is not it")
-_PEERS = Fix("read the log of the first rank that failed, from its end backwards; these lines show no fault of the network")
+_FIRST = Fix("read the log of the first rank that failed, from its end backwards")
+_PEERS = Fix("read the log of the first rank that failed, from its end backwards")
 COMPARE = Fix("compare the ranks' collectives", ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "torchfrtrace   # flight recorder"))
 
 
@@ -56,6 +56,8 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
                 "limit of its container, pod or Slurm step" if any(map(_of_group, killed)) else "of the host or the container"
             )
             text, fault = f"a process was killed: the memory {whose} was used up", Fault.HOST_MEMORY
+        if len(whom := caught(killed, "host")) > 1:
+            text += f" ({', '.join(whom[:6])})"
         named = next((e for e in killed if e.data.get("host")), killed[0])  # the kernel's own line says less than a scheduler's
         yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
     elif died and not (log.above_info("generic") and all(summary(e) or _plain(e) for e in died)):
@@ -221,12 +223,15 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, log.of("lagging"), Topic.LATE, subject=f"rank {late}")
     if events:
         who, how = _behind(log, events) or (None, "")
-        text = "a collective did not finish in time" + (f"; {who} {how}" if who else "")
+        text = f"a collective did not finish in time{_which(events)}" + (f"; {who} {how}" if who else "")
         yield Hypothesis("hang", Confidence.QUIET_PLUS, text, events, Topic.LATE, subject=who)
     barrier = log.of("barrier")
     if barrier:
         missing = next((f"rank {rank}" for e in barrier if (rank := e.data.get("missing") or e.data.get("peer"))), None)
         text = f"{missing or 'a rank'} did not come to the barrier"
+        attendance = next((e.data for e in barrier if "came" in e.data), None)
+        if attendance is not None:
+            text += f": {attendance['came']} of {attendance['n']} tasks came"
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, barrier, subject=missing)
     timeout = log.of("gloo_timeout")
     if timeout and not events:
@@ -246,6 +251,18 @@ def _other_collectives(events: tuple[Event, ...]) -> Iterator[Hypothesis]:
             text = f"the ranks call different collectives at sequence number {seq}: {who}"
             yield Hypothesis("hang", Confidence.STRONG_MINUS, text, tuple(called.values()), COMPARE, subject="job")
             return
+
+
+def _which(events: tuple[Event, ...]) -> str:
+    """The operation and the ranks that say so, where these lines tell them."""
+    ops, seqs = caught(events, "op"), caught(events, "seq")
+    ranks = sorted({e.data.get("rank") or str(e.rank) for e in events if e.data.get("rank") or e.rank is not None}, key=int)
+    if not ops:
+        return ""
+    at = f" number {seqs[0]}" if len(seqs) == 1 else f" numbers {', '.join(seqs[:4])}" if seqs else ""
+    return f": {', '.join(ops[:3])}{at}" + (
+        f", by rank {', '.join(ranks[:8])}{' …' if len(ranks) > 8 else ''}" if ranks else ""
+    )
 
 
 _SAME_SIZE: Final = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"})

@@ -58,7 +58,7 @@ _OTHERS: Final = re.compile(
 # Lines that say that work goes on: a training loop's, a benchmark's.  "STEP 7.0 ON n1 CANCELLED" is Slurm's.
 _PROGRESS: Final = re.compile(
     rb"\b(?:iter(?:ation)?s?|steps?|epochs?|loss|it/s|s/it|tokens?/s(?:ec)?|samples?/s(?:ec)?|images?/s(?:ec)?|throughput)\b\W{0,12}\d(?!\d*\.\w+ ON )"
-    rb"|Completed store-based barrier|\"POST \S{1,80} HTTP/1\.\d\" 200|Compiler status PASS|\d\s?(?:it/s|s/it|tokens/s|TFLOP)|^ {2,}\d{1,14} +\d{1,14} +(?:float|half|bfloat16|u?int\d*|fp8\w*|double) ",
+    rb"|(?:Application startup complete|Uvicorn running on |fired up and ready to roll)|Completed store-based barrier|\"POST \S{1,80} HTTP/1\.\d\" 200|Compiler status PASS|\d\s?(?:it/s|s/it|tokens/s|TFLOP)|^ {2,}\d{1,14} +\d{1,14} +(?:float|half|bfloat16|u?int\d*|fp8\w*|double) ",
     re.IGNORECASE,
 )
 

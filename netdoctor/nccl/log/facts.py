@@ -74,6 +74,19 @@ _Caller = Literal[
 _Endings = Literal[
     "ended", "node_failed", "unstarted", "placed", "coordinator", "stalled", "actor_died", "finished", "last_words"
 ]
+_Surroundings = Literal[
+    "unresolved",
+    "service",
+    "storage",
+    "short",
+    "nvml",
+    "rendezvous_closed",
+    "straggler",
+    "ucx_no_cuda",
+    "dcgm",
+    "serving",
+    "hello",
+]  # what stands around a job
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
 EventKind = (
@@ -89,6 +102,7 @@ EventKind = (
     | _Gloo
     | _Caller
     | _Endings
+    | _Surroundings
     | _Unknown
 )
 STEPS: Final = 3  # signs of work after which a rank is known to go on: the collectives of a step need all ranks

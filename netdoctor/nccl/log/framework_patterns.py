@@ -65,7 +65,7 @@ PATTERNS: Final = (
     row(
         "died",
         "status failed cmd|terminated with code|exit with status code|exit code: |exitcode |exited with a non-zero status|signaled to shutdown",
-        r"Container rank (?P<of>\d+) status failed cmd .{1,4000}? code (?P<code>-?[1-9]\d*) log|\[rank: (?P<of2>\d+)\] Child process with PID \d+ terminated with code (?!-?(?:2|15)\b)(?P<code2>-?[1-9]\d*)|Process (?P<of3>\d+) exit with status code (?P<code3>[1-9]\d*)|Exit Code: +(?!143\b)(?P<code4>[1-9]\d*)|exited with a non-zero status of (?P<code5>[1-9]\d*)|\bExitCode (?!143\b)(?P<code6>[1-9]\d*)\b|was signaled to shutdown with signal (?!(?:2|15)\b)(?P<signal>\d+)(?: rank=(?P<of4>\d+))?",
+        r"Container rank (?P<of>\d+) status failed cmd .{1,4000}? code (?P<code>-?[1-9]\d*) log|\[rank: (?P<of2>\d+)\] Child process with PID \d+ terminated with code (?!-?(?:2|15)\b)(?P<code2>-?[1-9]\d*)|Process (?P<of3>\d+) exit with status code (?P<code3>[1-9]\d*)|Exit Code: +(?!143\b)(?P<code4>[1-9]\d*)(?!\d*\. The process receives a SIGTERM)|exited with a non-zero status of (?P<code5>[1-9]\d*)|\bExitCode (?!143\b)(?P<code6>[1-9]\d*)\b|was signaled to shutdown with signal (?!(?:2|15)\b)(?P<signal>\d+)(?: rank=(?P<of4>\d+))?",
         "of code signal",
     ),
     # The last line of a traceback, also where another family knows what it says: nobody has caught it.

@@ -350,7 +350,7 @@ class Parser:
             self._last_words.work()
         if facts and self._facts(line):
             return
-        if of_others:
+        if of_others and not any(p.kind == "service" for p in shape.patterns):
             return
         bare = _BARE.search(line) if may_be_bare else None
         if not shape.patterns and not bare:

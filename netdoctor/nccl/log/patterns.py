@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from netdoctor.nccl.log import framework_patterns, nccl_patterns, program_patterns, stack_patterns
+from netdoctor.nccl.log import framework_patterns, nccl_patterns, program_patterns, stack_patterns, surroundings_patterns
 from netdoctor.nccl.log.facts import EventKind
 from netdoctor.nccl.log.pattern import Pattern, any_of
 
-PATTERNS: Final = (*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS)
+PATTERNS: Final = (
+    *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
+    *surroundings_patterns.PATTERNS,
+)
 
 
 # What a needle begins with, a needle itself -> the numbers of the rows that have a needle so.
@@ -62,14 +65,20 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
         rb"of which (?P<free>[\d.]+ \w+) is free",
         rb"this process has (?P<own>[\d.]+ \w+) memory in use",
     ),
-    "died": (rb"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.\-]+) exited",),  # Open MPI
+    "died": (
+        rb"stopped sending heartbeats\).{1,60}/task:(?P<task>\d+)",
+        rb"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.\-]+) exited",
+    ),  # Open MPI
     "actor_died": (
         rb"\b(?i:ip)(?:[:=] ?| address: ?)\[?(?P<ip>\d[\d.]{6,14}|[\da-f:]{6,39})",
         rb"\b(?:Worker PID|pid)[:=] ?(?P<pid>\d+)",
         rb"\bname: (?P<name>\S{1,80})",
     ),
     "nvls_bind": (rb"CUDA error (?P<code>\d+)", rb"'(?P<what>[^']{1,100})'"),
-    "barrier": (rb"\btask:(?P<missing>\d+)\b(?!\.)",),  # of JAX: a task a line
+    "barrier": (
+        rb"(?<!first task at the barrier: /job:jax_worker/replica:0/)\btask:(?P<missing>\d+)\b(?!\.)",
+        rb"reached the barrier: (?P<came>\d+)/(?P<n>\d+)",
+    ),  # of JAX: a task a line
     "rdma_error": (rb"\b0{8} 0000[0-9a-f]{2}(?P<synd2>(?!00)[0-9a-f]{2}) [0-9a-f]{8} [0-9a-f]{8}\b",),
     "stalled": (rb"\[missing ranks: ?(?P<missing>\d[\d, ]*)\]", rb"\[ready ranks: ?(?P<ready>\d[\d, ]*)\]"),
     "coordinator": (rb"ipv[46]:(?:%5B|\[)?(?P<peer>[\w.:]+?)(?:%5D|\])?: ", rb"GCS (?:at|address:?) (?P<peer2>[\w.:\-]*\w)"),

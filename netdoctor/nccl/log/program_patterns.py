@@ -99,8 +99,8 @@ PATTERNS: Final = (
     row("gloo_timeout", "waiting", r"Timed out waiting \d+ms for (?:send|recv) operation to complete"),
     row(
         "barrier",
-        "monitoredbarrier|waiting for send/recv from rank|barrier timed out",
-        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Barrier timed out\. (?:Barrier_id|Id): \S+ |Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
+        "monitoredbarrier|waiting for send/recv from rank|barrier timed out|reached the barrier",
+        r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Barrier timed out\. (?:Barrier_id|Id): \S+ |# of tasks that reached the barrier: \d|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
         follow=8,
     ),
     row(
@@ -118,7 +118,7 @@ PATTERNS: Final = (
     row(
         "died",
         "heartbeat timeout|exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory|return code|term_|double free|free():|malloc():|corrupted size|stack smashing|terminate called|libc++abi|assertion `|panic|exception|fatal python error|illegal instruction|trap|system call",
-        r"Task \S*task:(?P<task2>\d+) heartbeat timeout|srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)(?:\) local_rank: (?P<local_rank>\d+))?|failed \(exitcode: (?P<code>[1-9]\d*)\)(?: local_rank: (?P<local_rank2>\d+))?|died with <Signals\.(?P<signal3>\w+)|(?P<host2>[a-z0-9][\w.\-]*) +\d+/\d+ +OOMKilled|\bpods?[ /]\"?(?P<host3>[a-z0-9][\w.\-]*).{0,120}OOMKilled|(?<!SIGKILL by )oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<of>\d+)|return code = -(?!(?:2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory|(?P<how7>Floating point exception|Illegal instruction|Trace/breakpoint trap|Bad system call)"
+        r"Task \S*task:(?P<task2>\d+) heartbeat timeout|srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code) ?:? ?-(?!(?:2|15)\b)(?P<signal2>\d+)(?:\) local_rank: (?P<local_rank>\d+))?|failed \(exitcode: (?P<code>[1-9]\d*)\)(?: local_rank: (?P<local_rank2>\d+))?|died with <Signals\.(?P<signal3>\w+)|(?P<host2>[a-z0-9][\w.\-]*) +\d+/\d+ +OOMKilled|\bpods?[ /]\"?(?P<host3>[a-z0-9][\w.\-]*).{0,120}OOMKilled|(?<!SIGKILL by )oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)(?!\d*\. The process receives a SIGTERM)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<of>\d+)|return code = -(?!(?:2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory|(?P<how7>Floating point exception|Illegal instruction|Trace/breakpoint trap|Bad system call)"
         rf"(?: +\(core dumped\)|{END})|{BEGIN} *(?P<how8>Killed){END}|"
         r"(?P<how9>double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|stack smashing detected)|terminate called without an active exception|libc\+\+abi: terminating|\.(?:c|cc|cpp|cu|h|hpp):\d+: .{1,200}: Assertion `|thread '[^']{1,60}' panicked at|"
         rf"{BEGIN}panic: ",
@@ -127,7 +127,7 @@ PATTERNS: Final = (
     row(
         "actor_died",
         "actordiederror|actor died|rayactorerror|worker died|nodediederror|workercrashederror|actor is dead",
-        r"ActorDiedError|RayActorError|The actor (?:died|is dead)|worker died or was killed|NodeDiedError|WorkerCrashedError",
+        r"ActorDiedError|RayActorError|The actor (?:died|is dead)|worker died or was killed(?!.*receives a SIGTERM)|NodeDiedError|WorkerCrashedError",
         follow=9,
     ),
     # Open MPI (orte/mca/plm/base/help-plm-base.txt), OpenSSH, busybox's nslookup, kubelet
@@ -151,7 +151,7 @@ PATTERNS: Final = (
     row(
         "ended",
         "probe, will be|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
-        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|received signal (?P<why17>15)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)",
+        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|received signal (?P<why17>15)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)",
         "why",
     ),
     row(
@@ -200,7 +200,7 @@ PATTERNS: Final = (
     row(
         "gpu_lost",
         "gpu is lost|fallen off the bus|device handle for gpu|gpu has fallen",
-        r"^(?!.*NVRM: Xid).*(?:GPU is lost|fallen off the bus)|Unable to determine the device handle for GPU ?(?P<gpu>\S*)",
+        r"^.*NVRM: (?:The NVIDIA )?GPU (?P<gpu2>[\da-fA-F]{4,8}:[\da-fA-F:.]+).{0,80}fallen off the bus|^(?!.*NVRM: Xid).*(?:GPU is lost|fallen off the bus)|Unable to determine the device handle for GPU ?(?P<gpu>\S*)",
     ),
     row(
         "kernel_assert",

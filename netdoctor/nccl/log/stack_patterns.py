@@ -128,8 +128,8 @@ _GPUS: Final = (
     # too little of a GPU's memory is left for what an inference server keeps there
     row(
         "oom",
-        "cache blocks|stored in kv cache|available kv cache memory|desired gpu memory utilization|--mem-fraction-static|code out of memory|fill out of memory",
-        r"No available memory for the cache blocks|maximum number of tokens that can be stored in KV cache|larger than the available KV cache memory|Free memory on device .{1,80} is less than desired GPU memory utilization|Not enough memory\. Please try to increase --mem-fraction-static|(?:Decode|Prefill) out of memory",
+        "error in memory profiling|cache blocks|stored in kv cache|available kv cache memory|desired gpu memory utilization|--mem-fraction-static|code out of memory|fill out of memory",
+        r"Error in memory profiling\. Initial free memory|No available memory for the cache blocks|maximum number of tokens that can be stored in KV cache|larger than the available KV cache memory|Free memory on device .{1,80} is less than desired GPU memory utilization|Not enough memory\. Please try to increase --mem-fraction-static|(?:Decode|Prefill) out of memory",
     ),
     row(
         "driver",

@@ -21,6 +21,8 @@ _RAISED: Final = re.compile(
 _TIMES: Final = re.compile(rb"\[?(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
 # The mark of a launcher at the end of what stands before a traceback: a progress bar before it is of its first line only.
 _MARK: Final = re.compile(rb"(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?)+\Z")
+# Lines that an editor or a forum has numbered: "12 ", "  12 | ", "12:" (srun's "3: " is a rank's).
+_NUMBER: Final = re.compile(rb"( *)(\d{1,6})( *\| ?|\t| +|:)")
 _LONGEST: Final = 400  # lines of one traceback
 _CUT: Final = 2  # lines between two frames: the program's text, and Python 3.11's marks below it
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
@@ -120,6 +122,8 @@ class Tracebacks:
         kind = (raised["type"] + (raised["of"] or b"")).decode("ascii", "replace")
         if at.headless and not raised["type"].decode("ascii", "replace").endswith(_NAMED):
             return None
+        if b":" not in body and at.said:  # a bare name, as of an assert: what it says is the program's own line
+            body = body.rstrip() + b": " + at.said
         return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
 
     def _mark(self, line: bytes) -> bytes | None:
@@ -127,6 +131,10 @@ class Tracebacks:
         marks = [mark for mark in self._open if line.startswith(mark)]
         if marks:
             return max(marks, key=len)
+        for mark in self._open:
+            if (following := _following(mark)) is not None and line.startswith(following):
+                self._open[following] = self._open.pop(mark)
+                return following
         for mark in reversed(self._open):
             own = _MARK.search(mark)
             rest = own[0] if own else b""
@@ -138,3 +146,12 @@ class Tracebacks:
             return None
         self._open[begin["mark"]] = _Open(ignored=False, headless=True)
         return begin["mark"]
+
+
+def _following(mark: bytes) -> bytes | None:
+    """The mark of the next line where a mark is the number of its line."""
+    number = _NUMBER.fullmatch(mark)
+    if number is None:
+        return None
+    following = b"%d" % (int(number[2]) + 1)
+    return following.rjust(len(number[1]) + len(number[2])) + number[3]

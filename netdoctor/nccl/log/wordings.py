@@ -74,7 +74,11 @@ class Wording(Enum):
     QUEUE_PAIR_BROKE = "access|work queue|fatal"
     KERNEL_ABI = "abi"
     MISMATCH_IGNORED = "ignoring"  # src/init.cc, NCCL_IGNORE_NET_MISMATCH
+    ABSENT = "no such file"  # ENOENT
+    SHORT_OF_SHM = "(?:out of|insufficient) shared memory"  # torch/utils/data/_utils/signal_handling.py
+    RENDEZVOUS_LATE = "RendezvousTimeoutError"  # torch/distributed/elastic/rendezvous
     # sockets
+    DNS_SILENT = "temporary failure|errno -3|gai error: -3"  # EAI_AGAIN
     IN_USE = "in use"  # EADDRINUSE
     NOT_ASSIGNABLE = "assign|no such device"  # EADDRNOTAVAIL, ENODEV
     REFUSED = "refused"  # ECONNREFUSED

@@ -22,6 +22,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import LocalPorts, Net
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
@@ -45,6 +46,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Cpu: cpu(),
         Interrupts: interrupts(),
         Pci: pci(),
+        PciPath: pci_path(),
         Gpus: gpus(),
         Rdma: rdma(),
         Net: net(),

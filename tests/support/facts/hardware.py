@@ -11,6 +11,7 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
+from netdoctor.facts.pci_path import Config, Group, PciPath
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.system import Room, System
 from netdoctor.model import Unavailable
@@ -136,6 +137,25 @@ def hca_device(index: int, **changes: Any) -> PciDevice:
 def pci(gpus: int = 8, hcas: int = 8, **changes: Any) -> Pci:
     base = Pci(devices=(*(gpu_device(i) for i in range(gpus)), *(hca_device(i) for i in range(hcas))), foreign_accelerators=())
     return replace(base, **changes)
+
+
+def switches(index: int) -> tuple[PciDevice, ...]:
+    """The upstream port of the switch that a GPU and its HCA share, and its ports to them, the HCA's first."""
+    root, path = _slot(HCA_BUSES[index], index)
+    own = {"vendor": 0x1000, "device": 0xC030, "klass": 0x060400, "driver": "pcieport", "rdma": False, "root": root}
+    places = ((path[1], path[:1]), (path[2], path[:2]), (gpu_device(index).path[2], path[:2]))
+    return tuple(hca_device(index, address=address, path=above, **own) for address, above in places)
+
+
+def pci_path(acs: Mapping[str, int] | None = None, **changes: Any) -> PciPath:
+    """Bare metal with the IOMMU in passthrough: the CPU's ports turn back what comes by, `acs` others by address."""
+    plain = Config(0, 512, True, False)
+    every = {d.address: plain for i in range(8) for d in (*switches(i), hca_device(i))}
+    every |= {hca_device(i).path[0]: replace(plain, acs=0x1D) for i in range(8)}
+    every |= {address: replace(plain, acs=bits) for address, bits in (acs or {}).items()}
+    ends = [f(i).address for i in range(8) for f in (gpu_device, hca_device)]
+    groups = {address: Group(str(n), "identity") for n, address in enumerate(ends)}
+    return replace(PciPath(every, groups, guest=False), **changes)
 
 
 def uuid(index: int) -> str:

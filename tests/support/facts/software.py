@@ -11,10 +11,11 @@ from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent, infer
 from netdoctor.facts.job import Expected
-from netdoctor.facts.libraries import FoundBy, Libraries, NcclLibrary, Plugin
+from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import JobPython, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Address, Link, LocalPorts, Net
+from netdoctor.facts.plugins import FoundBy, Plugin
 from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Unavailable
 
@@ -144,7 +145,9 @@ def libraries(**changes: Any) -> Libraries:
 
 
 def plugin(path: str = "/opt/amazon/ofi-nccl/lib/libnccl-net.so", **changes: Any) -> Plugin:
-    base = Plugin(path, path.rpartition("/")[2], (FoundBy.CACHE,), ("ncclNetPlugin_v9", "ncclNetPlugin_v10"))
+    """One that the loader finds under its name, and under those of its links."""
+    names = tuple(one.rpartition("/")[2] for one in (path, *changes.get("aliases", ())))
+    base = Plugin(path, names[0], (FoundBy.CACHE,), ("ncclNetPlugin_v9", "ncclNetPlugin_v10"), opened_as=names)
     return replace(base, **changes)
 
 

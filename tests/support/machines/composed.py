@@ -39,12 +39,15 @@ NAMES: Final = machine.fixtures()
 # adjtimex(2) where chrony keeps the clock (STA_PLL, STA_NANO), on the day of TAKEN.
 CLOCK: Final = {"state": 0, "status": 0x2001, "maxerror": 31000, "esterror": 400, "now": 1767225600}
 TAKEN: Final = "2026-01-01T00:00:00Z"
+DCGM: Final = "ask:dcgm?program=%2Fusr%2Fbin%2Fdcgmi"
 NO_CUDA: Final = Unavailable(Kind.UNSUPPORTED, "the job's torch sees no CUDA device, so NCCL has no path to prove")
+SYSTEM: Final = "/usr/lib/x86_64-linux-gnu"  # where Ubuntu has libraries
 _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
         *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
-        *("kmsg", "clock"),
+        *("kmsg", "clock", "imex", "dcgm"),
+        "modalias",  # of the processor: what it can, and whether a hypervisor is below it
         *("instance",),  # the cloud's name of its type, as cloud-init was told
         *("given", "mig"),  # GPUs that a container or a cgroup gives, by number; whether they are in MIG mode
     )
@@ -95,7 +98,10 @@ class Composed:
         for name in ("kernel/mm/transparent_hugepage", *(f"module/{one}" for one in MODULES)):
             hardware.folder(name)
         tree.write(self.machine, hardware)
+        self.host.answers["ask:pci_config"] = dict(hardware.config)
         hardware.write("devices/system/cpu", online=self._cpus)
+        if cpu := self.told.get("modalias"):
+            hardware.write("devices/system/cpu", modalias=cpu)
         for name in ("fd", "null", "zero", "shm", "tty", *tree.devices(self.machine)):
             self.files.write(f"/dev/{name}", "")
         for hca in self.machine.hcas:
@@ -110,6 +116,12 @@ class Composed:
         if plugin := self.told.get("plugin"):
             self.host.library(plugin, ("libfabric.so.1",), exports=tuple(f"ncclNetPlugin_v{v}" for v in (6, 7, 8, 9, 10)))
             self.host.cache.append(["libnccl-net.so", plugin])
+            for folder, name, needed in (
+                ("/opt/amazon/efa/lib", "libfabric.so.1", "libefa.so.1"),
+                (SYSTEM, "libefa.so.1", "libc.so.6"),
+            ):
+                self.host.library(f"{folder}/{name}", (needed,))
+                self.host.cache.append([name, f"{folder}/{name}"])
         self.host.addresses_of[self.machine.hostname] = list(self.told["resolves"])
         for path, text in self.told.get("files", {}).items():
             self.files.write(path, text)
@@ -137,6 +149,8 @@ class Composed:
             "ask:nvml": self._nvml(),
             "ask:cuda": self._cuda(),
             "ask:kmsg": self._kmsg(),
+            DCGM: self.told.get("dcgm", Unavailable(Kind.FAILED, "nobody says what DCGM says")),
+            "ask:imex": self.told.get("imex", Unavailable(Kind.ABSENT, "no nvidia-imex-ctl")),
             "ask:clock": {**CLOCK, **self.told.get("clock", {})},
             RANKS: {"ranks": self._ranks()},
             QUESTION: answers.gpu_load(self.node),
@@ -178,7 +192,11 @@ class Composed:
         return told
 
     def _cuda(self) -> Any:
+        """Multicast as behind NVSwitches that can reduce; the fake libcuda has none (tests/fakegpu/c/cuda_share.c)."""
         told: Any = answers.cuda(replace(self.machine, gpus=self.gpus) if self.machine.shown else self.machine)
+        able = any(gpu.capability >= 90 and len(gpu.nvlinks) > 0 for gpu in self.gpus)
+        for one in told["devices"] if self.machine.shown and able else ():
+            one["attributes"]["132"] = 1
         return told
 
     def _write_kernel(self) -> None:

@@ -12,9 +12,11 @@ import pathlib
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from netdoctor.host.base import Answer, split_question, unavailable
+from netdoctor.host.helpers import pci_config
 from netdoctor.model import Kind, Unavailable
 from tests.support.machines.sysfs import Tree
 
@@ -35,6 +37,9 @@ SYSCTLS = {
     "net/ipv4/tcp_slow_start_after_idle": "1",
     "net/ipv4/tcp_mtu_probing": "0",
     "net/ipv4/tcp_syn_retries": "6",
+    "net/ipv4/neigh/default/gc_thresh1": "128",
+    "net/ipv4/neigh/default/gc_thresh2": "512",
+    "net/ipv4/neigh/default/gc_thresh3": "1024",
     "net/core/rmem_max": "67108864",
     "net/core/wmem_max": "67108864",
     "net/core/somaxconn": "4096",
@@ -97,12 +102,17 @@ class Files:
         return at
 
 
+def _word(content: bytes, at: int, size: int) -> int:
+    return int.from_bytes(content[at : at + size], "little")
+
+
 class SysTree(Tree):
     """`Tree` in memory, at /sys."""
 
     def __init__(self, files: Files) -> None:
         super().__init__(pathlib.Path("/sys"))
         self.files = files
+        self.config: dict[str, Answer] = {}  # of ask:pci_config
 
     def folder(self, name: str) -> None:
         self.made.add(name)
@@ -111,8 +121,11 @@ class SysTree(Tree):
     def write(self, folder: str, **files: str | bytes) -> None:
         self.folder(folder)
         for name, content in files.items():
-            if not isinstance(content, bytes):  # binary files (config) are not asked for
+            if not isinstance(content, bytes):
                 self.files.write(f"/sys/{folder}/{name}", content + "\n")
+            elif content[11] in (0x02, 0x06):  # network controllers and bridges, of which the helper tells
+                told: Any = pci_config.told(partial(_word, content), len(content))
+                self.config[folder.rpartition("/")[2]] = told
 
     def refuse(self, folder: str, name: str) -> None:
         self.write(folder, **{name: ""})
@@ -172,6 +185,9 @@ class ComposedHost:
         if name == "resolve":
             found = self.addresses_of.get(parameters["name"])
             return {"addresses": list(found)} if found else {"addresses": [], "error": "EAI_NONAME", "detail": ""}
+        if name == "reach":
+            good = {"small": True, "middle": True, "full": True, "told": None, "error": None}
+            return {"paths": {one.rpartition("/")[0]: dict(good) for one in parameters["to"].split(",")}}
         if name == "elf":
             return self._elf(parameters)
         return Unavailable(Kind.UNSUPPORTED, f"no answer composed for {question}")
@@ -182,6 +198,8 @@ class ComposedHost:
             return {"entries": [row for row in self.cache if row[0].startswith(parameters["cache"])]}
         if "version" in parameters:
             return {"text": self.elf.get(parameters["version"], {}).get("version_text")}
+        if "needed" in parameters:
+            return self._needed(parameters)
         missing = {"error": "No such file or directory", "kind": "absent"}
         files = {p: self._row(p) for p in parameters.get("files", "").split("\n") if p}
         wanted = [d for d in parameters.get("dirs", "").split("\n") if d]
@@ -198,6 +216,22 @@ class ComposedHost:
             for entry in dirs[folder]:
                 files.setdefault(f"{folder}/{entry}", self._row(f"{folder}/{entry}"))
         return {"files": files, "dirs": dirs}
+
+    def _needed(self, parameters: Mapping[str, str]) -> Answer:
+        """What lies under the names that some files need, in the folders and the cache."""
+        folders = [d for d in parameters.get("dirs", "").split("\n") if d]
+        cache = {name: [p for n, p in self.cache if n == name] for name, _ in self.cache}
+        files: dict[str, Any] = {}
+        todo = [p for p in parameters["needed"].split("\n") if p]
+        while todo:
+            path = todo.pop()
+            files[path] = {"wants": [], "defines": [], "providers": [], **self._row(path)}
+            could = [
+                p for name in files[path].get("needed", ()) for p in (*(f"{d}/{name}" for d in folders), *cache.get(name, ()))
+            ]
+            todo += [p for p in could if p not in files and self.files.resolve(p) in self.elf]
+        names = {name for row in files.values() for name in row.get("needed", ())}
+        return {"files": files, "cache": {n: cache[n] for n in sorted(names & cache.keys())}, "loaded": [], "cut": False}
 
     def _row(self, path: str) -> dict[str, Any]:
         real = self.files.resolve(path)

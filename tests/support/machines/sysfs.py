@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 GPU_BUSES = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
 HCA_BUSES = (0x18, 0x40, 0x4F, 0x5E, 0x9A, 0xC0, 0xCE, 0xDC)
 DRIVER = "580.95.05"
+BRIDGE = 0x060400
+ROOT_PORT = 0x1D  # as the kernel sets it where an IOMMU is on (pci_std_enable_acs)
+BARE_METAL = "cpu:type:x86,ven0000fam0006mod008F:feature:,0000,0001,0002"  # no hypervisor among the processor's features
 
 
 @contextlib.contextmanager
@@ -57,6 +60,7 @@ class Shape:
     virtual_functions: Collection[int] = ()  # HCAs that are virtual functions
     infiniband: bool = True  # False: the drivers are not loaded, PCI shows the cards all the same
     cpus: tuple[str, str] = ("0-55", "56-111")
+    acs: Mapping[str, int] = field(default_factory=dict)  # by address of a bridge
     extra: Collection[Extra] = ()
 
 
@@ -64,6 +68,7 @@ def dgx_h100(root: pathlib.Path, **faults: object) -> pathlib.Path:
     """Write the tree into `root`, which stands for /sys; `faults` are the fields of `Shape`.  Returns `root`."""
     shape = Shape(**faults)  # type: ignore[arg-type]
     tree = Tree(root)
+    tree.acs = shape.acs
     for n in range(max(shape.gpus, shape.hcas)):
         numa = shape.gpu_numa.get(n, n // 4)  # as the firmware tells it of a root port and all that is below it
         base = tree.switch(HCA_BUSES[n] - 3, numa)
@@ -157,7 +162,7 @@ def _system(tree: Tree, shape: Shape) -> None:
             meminfo=f"Node {n} MemTotal:       1056000000 kB",
         )
     tree.write("devices/system/node", online="0-1", possible="0-1")
-    tree.write("devices/system/cpu", online=f"0-{shape.cpus[1].rpartition('-')[2]}")
+    tree.write("devices/system/cpu", online=f"0-{shape.cpus[1].rpartition('-')[2]}", modalias=BARE_METAL)
     modules = {"nvidia": DRIVER, "nvidia_uvm": "", "ib_core": ""}
     if shape.peermem:
         modules["nvidia_peermem"] = DRIVER
@@ -175,12 +180,30 @@ def _system(tree: Tree, shape: Shape) -> None:
         tree.folder(name)
 
 
+def config(vendor: int, device: int, klass: int, acs: int) -> bytes:
+    """Configuration space as root reads it: a PCI Express capability, and Access Control Services of bridges (pci_regs.h)."""
+    out = bytearray(4096)
+    for at, size, value in (
+        (0x00, 2, vendor),
+        (0x02, 2, device),
+        (0x06, 2, 0x10),  # there are capabilities
+        (0x09, 3, klass),
+        (0x34, 1, 0x40),
+        (0x40, 2, 0x10),  # PCI Express
+        (0x48, 2, 0x2936),  # relaxed ordering, read requests of 512 bytes
+        *(((0x100, 4, 0x1000D), (0x104, 2, 0x5F), (0x106, 2, acs)) if klass == BRIDGE else ()),
+    ):
+        out[at : at + size] = value.to_bytes(size, "little")
+    return bytes(out)
+
+
 class Tree:
     """Files, folders and links below one folder, by relative names."""
 
     def __init__(self, root: pathlib.Path) -> None:
         self.root = root
         self.made: set[str] = set()
+        self.acs: Mapping[str, int] = {}  # what is switched on of ACS on a bridge, where it is not as `config` has it
 
     def folder(self, name: str) -> None:
         if name not in self.made:
@@ -222,7 +245,6 @@ class Tree:
 
     def put(self, where: str, address: str, vendor: int, device: int, klass: int, driver: str, numa: int, width: int) -> None:
         lines = [f"PCI_CLASS={klass:X}", f"PCI_ID={vendor:04X}:{device:04X}", f"PCI_SLOT_NAME={address}"]
-        header = vendor.to_bytes(2, "little") + device.to_bytes(2, "little") + bytes(5) + klass.to_bytes(3, "little")
         self.write(
             where,
             vendor=f"0x{vendor:04x}",
@@ -233,7 +255,7 @@ class Tree:
             max_link_speed="32.0 GT/s PCIe",
             current_link_width=str(width),
             max_link_width="16",
-            config=header.ljust(64, b"\0"),
+            config=config(vendor, device, klass, self.acs.get(address, ROOT_PORT if where.count("/") == 2 else 0)),
             uevent="\n".join([f"DRIVER={driver}"] * bool(driver) + lines),
         )
         self.link(f"{where}/subsystem", "bus/pci")

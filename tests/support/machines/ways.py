@@ -90,7 +90,7 @@ def nccl(name: str = "two-a100") -> Iterator[Way]:
             {"FAULTY_NCCL": str(library)},
             str(library),
             str(faulty),
-            raised="LibraryError: ",
+            raised=": nccl",
             meets=0,
         )
 

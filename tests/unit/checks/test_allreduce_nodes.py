@@ -13,10 +13,13 @@ import pytest
 from netdoctor import engine
 from netdoctor.allreduce import verdict
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
+from netdoctor.causes.results import result
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
+from netdoctor.cli import setup
 from netdoctor.cluster import combine, messages
 from netdoctor.cluster.coordinator import SUBJECTS
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes, OwnAddress, Ready
+from netdoctor.config.load import Config
 from netdoctor.facts.runs import AllReduce, CommonRun, Obstacle, Reason
 from netdoctor.model import Finding, Severity, Status
 from tests.support.facts import cluster
@@ -80,12 +83,30 @@ def common(made: Cluster, parts: dict[int, Any]) -> tuple[Cluster, CommonRun]:
 
 
 def test_ranks_of_all_nodes_are_one_run() -> None:
-    made = heard()
+    made = heard(reach={a: {b: "" for b in range(4) if b != a} for a in range(4)})
     made, run = common(made, {n: part(*done()) for n in range(4)})
     assert (run.state, run.verified, run.experiment.ranks, [r.rank for r in run.ranks]) == ("finished", True, 4, [0, 1, 2, 3])
     assert set(run.busbw) == set(run.experiment.sizes)
     assert fails(made) == {}
     assert all(f.status is Status.PASS for f in findings(made))
+
+
+@pytest.mark.parametrize(
+    ("reach", "says"),
+    [
+        ({}, "nodes 0, 1, 2 tried no other node"),
+        ({0: {1: "", 2: ""}, 1: {0: "", 2: ""}, 2: {}}, "node 2 tried no other node"),
+        ({0: {1: ""}, 1: {0: ""}, 2: {0: ""}}, "no other node tried node 2"),
+    ],
+)
+def test_a_node_that_no_way_was_tried_of_is_not_known(reach: Mapping[int, Mapping[int, Any]], says: str) -> None:
+    """Its own all-reduce connected each pair once, in one direction."""
+    made = cluster(3, reach=tried(reach))
+    (doubt,) = (f for f in findings(made) if f.status is Status.UNKNOWN and says in f.message)
+    results = (result("allreduce.nodes", "", "", findings(made)), result("allreduce.run", "", "", [Finding(Status.PASS, "x")]))
+    decided = setup.decider(Config(), must=setup.OF_SEVERAL_NODES)(results, {})[1]
+    assert doubt.subject == "ways" and (decided.status, decided.exit_code) == ("inconclusive", 4)
+    assert not [f for f in findings(made) if f.status is Status.PASS and "ways between nodes were tried" in f.message]
 
 
 def test_of_one_node_its_gpus_are_known() -> None:

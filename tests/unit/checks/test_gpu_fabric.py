@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from netdoctor.checks.gpu_fabric import gpu_fabric
-from netdoctor.facts.fabric import NO_CLUSTER, Fabric
+from netdoctor.facts.fabric import NO_CLUSTER, Fabric, ImexDomain
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.gpu_health import FabricInfo, GpuHealth, GpuState, Pair
 from netdoctor.facts.gpu_load import GpuLoad, Load
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.runs import Baseline
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
 
@@ -110,3 +112,52 @@ def test_one_gpu_in_no_fabric_beside_its_like() -> None:
 def test_links_whose_errors_were_not_seen(place: int, counts: Any, status: Status) -> None:
     loads = {str(f.gpu(i).uuid): Load(9, 1900, {}, 0, counts if i == place else (0,) * 12) for i in range(4)}
     assert said(MESH, load=GpuLoad(8.0, loads))["NVLinks under load"].status is status
+
+
+RACK = FabricInfo(3, 0, 1, "6d" * 16, 0)
+TWO = ("10.0.0.2", "10.0.0.3")
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        (ImexDomain("READY", TWO), Status.PASS),
+        (ImexDomain("READY", TWO, TWO), Status.FAIL),
+        (ImexDomain("READY", TWO, TWO[:1]), Status.UNKNOWN),  # which may be down for repair
+        (ImexDomain("READY", ()), Status.UNKNOWN),
+        (ImexDomain("READY", LOST), Status.UNKNOWN),
+        (ImexDomain("WAITING_FOR_PEERS", ()), Status.FAIL),
+        (ImexDomain("WAITING_FOR_RECOVERY", ()), Status.FAIL),
+        (ImexDomain("UNAVAILABLE", ()), Status.UNKNOWN),  # a ComputeDomain has daemons of its own
+        (ImexDomain("NOT_CONFIGURED", ()), Status.UNKNOWN),
+        (ImexDomain("SOMETHING_NEW", ()), Status.UNKNOWN),
+        (LOST, Status.UNKNOWN),
+        (Unavailable("absent", "no nvidia-imex-ctl"), None),
+        (Unavailable("unsupported", "no GPU is in a fabric beyond this node"), None),
+    ],
+)
+def test_the_imex_domain(told: Any, status: Status | None) -> None:
+    facts = {
+        Gpus: f.gpus(2),
+        GpuHealth: GpuHealth(tuple(state(i, RACK) for i in range(2)), ()),
+        Fabric: Fabric(False, ("channel0",), told),
+        Intent: f.intent(nodes=2, others=True),
+        Pci: f.pci(2, 0),
+    }
+    found = {one.subject: one for one in f.judge(gpu_fabric, f.machine(facts))}
+    assert (found["IMEX domain"].status if "IMEX domain" in found else None) is status
+
+
+@pytest.mark.parametrize(
+    ("multicast", "words"), [(True, "can reduce"), (False, "do not reduce"), (NONE, "is not known: timed out")]
+)
+def test_nvls_without_a_run_is_what_libcuda_says(multicast: Any, words: str) -> None:
+    facts = {
+        Gpus: f.gpus(2, visible=tuple(f.visible(i, multicast=multicast) for i in range(2))),
+        Pci: f.pci(2, 0, nvswitches=("0000:07:00.0",)),
+        GpuHealth: GpuHealth(tuple(state(i) for i in range(2)), ()),
+        Baseline: LOST,
+    }
+    found = {one.subject: one for one in f.judge(gpu_fabric, f.machine(facts))}
+    assert found["NVLS"].status is Status.UNKNOWN
+    assert words in found["NVLS"].message

@@ -218,6 +218,49 @@ def test_what_is_right_or_unseen_under_load(change: Any, status: Status) -> None
     assert said(load=change)["GPUs under load"].status is status
 
 
+def every(field: str, value: Any) -> dict[tuple[Any, ...], Any]:
+    return {("devices", n, field): value for n in range(8)}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        every("reasons", {"2": 20}),  # application clocks
+        every("reasons", {"4": 1}),  # the power limit, for a moment
+        {("devices", 7, "clock"): 1100},  # the median is the others'
+    ],
+)
+def test_clocks_that_are_low_for_no_reason_are_named(more: dict[tuple[Any, ...], Any]) -> None:
+    found = said(load={**every("clock", 1200), **more})
+    assert found["clock lock"].status is Status.UNKNOWN
+    assert "at 1200 MHz, their boards can 1980 MHz" in found["clock lock"].message
+    assert "GPUs under load" not in found
+    assert not [one for one in found.values() if one.status is Status.FAIL]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},  # three quarters
+        every("clock", 1200) | every("reasons", {"4": 15}),  # the power limit: a load like this one has it
+        every("clock", 345) | every("reasons", {"1": 18}),  # idle in all moments but two
+        every("clock", 1200) | every("clock_max", NOT_SUPPORTED),
+        every("clock", 1200) | every("clock_max", None),  # a snapshot that nobody asked
+    ],
+)
+def test_clocks_that_something_explains_are_not(more: dict[tuple[Any, ...], Any]) -> None:
+    found = said(load=every("clock", 1485) | more)
+    assert found["GPUs under load"].status is Status.PASS
+    assert "clock lock" not in found
+
+
+def test_what_the_boards_could_is_not_read() -> None:
+    found = said(load={("devices", 0, "clock_max"): FAILED})
+    assert found["clock lock"].status is Status.UNKNOWN
+    assert "GPUs under load" not in found
+
+
 def test_the_log_explains_what_nvml_calls_recovered() -> None:
     assert said(log=[DBE])["kernel log"].notes == ("since boot: Xid 48 (uncorrectable (double bit) ECC error)",)
     assert said(log=[GSP])[f"{FIRST} in the kernel log"].status is Status.FAIL  # of which no recovery action tells

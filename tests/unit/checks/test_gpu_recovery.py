@@ -66,3 +66,20 @@ def test_the_log_tells_of_a_gpu_that_nvml_lost() -> None:
     machine.host.answers["ask:nvml"] = Unavailable(Kind.TIMED_OUT, "NVML")
     (found,) = (one for one in machine.judged("gpu.health") if one.status is Status.FAIL)
     assert found.subject == IN_LOG and found.fix is not None and "reboot it" in found.fix.summary
+
+
+@pytest.mark.parametrize(
+    ("fields", "mend"),
+    [
+        ({"remapped": [0, 8, 0, 1]}, "replaced: a reset does not mend this"),
+        ({"remapped": [0, 8, 1, 1]}, "replaced: a reset does not mend this"),
+        ({"remapped": [0, 1, 1, 0]}, "reset the GPU"),
+        ({"sram_threshold": True}, "replaced: a reset does not mend this"),
+        ({"compute_mode": 2}, "let programs compute on it"),
+        ({"compute_mode": 2, "recovery": 1}, "reset the GPU"),
+        ({"compute_mode": 2, "recovery": 2}, "reboot it"),
+    ],
+)
+def test_a_reset_is_no_mend_of_what_it_does_not_end(fields: dict[str, Any], mend: str) -> None:
+    found = said({("devices", 0, "health", name): value for name, value in fields.items()})[FIRST]
+    assert found.status is Status.FAIL and found.fix is not None and mend in found.fix.summary

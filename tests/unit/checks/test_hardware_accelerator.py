@@ -9,7 +9,7 @@ import pytest
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.facts import layers
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.job import Expected
 from netdoctor.facts.launcher import Launcher
@@ -280,3 +280,20 @@ def test_a_gpu_that_the_driver_lost_is_named_with_what_it_said() -> None:
     found = judged({Gpus: f.gpus(8, all=tuple(f.gpu(n, pci=gone) if n == 3 else f.gpu(n) for n in range(8)))})["GPUs"]
     assert (found.status, found.evidence["missing"]) == (Status.FAIL, [f.gpu(3).pci])
     assert found.message == f"the driver has lost {f.gpu(3).pci}: GPU is lost"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "words", "mend"),
+    [
+        (f.gpu(3, mig=True, mig_uuids=()), "in MIG mode without an instance", "turn MIG off"),
+        (f.gpu(3), "CUDA_VISIBLE_DEVICES is not set", "see why libcuda leaves it out"),  # an error of its memory, an MPS server
+    ],
+)
+def test_no_mend_unsets_a_mask_that_is_not_set(hidden: Gpu, words: str, mend: str) -> None:
+    every = [f.gpu(n) if n != 3 else hidden for n in range(8)]
+    gpus = f.gpus(
+        all=tuple(every), visible=tuple(replace(f.visible(n), ordinal=m) for m, n in enumerate((0, 1, 2, 4, 5, 6, 7)))
+    )
+    found = judged({Gpus: gpus, Intent: f.job(ranks_per_node=8), Expected: f.expected(transport="IB")})[JOB]
+    assert found.status is Status.FAIL and words in found.message
+    assert found.fix is not None and mend in found.fix.summary and "unset CUDA_VISIBLE_DEVICES" not in found.fix.commands

@@ -62,10 +62,10 @@ def test_no_verdict_comes_from_a_loss(fault: str, check: str, what: str, why: Un
 def test_a_driver_that_could_not_be_read_may_be_that_of_efa() -> None:
     """Every function of EFA at once: one of them alone leaves others that need the plugin."""
     taken = next(one for one in faults.every() if one.fault == "the plugin is there, and the run used sockets").after()
-    spec = next(one for one in fixtures.specs() if one.id == "nccl.version")
+    spec = next(one for one in fixtures.specs() if one.id == "net.plugin")
     for what in [q for q, a in taken.answers.items() if q.endswith("/uevent") and "DRIVER=efa" in str(a)]:
         taken = fixtures.without(taken, what, LOST)
-    plugin = [f for f in engine.judge(spec, fixtures.facts_of(taken)) if f.subject == "plugin"]
+    plugin = [f for f in engine.judge(spec, fixtures.facts_of(taken)) if f.subject == "network"]
     assert plugin and all(f.status is Status.UNKNOWN for f in plugin)
 
 

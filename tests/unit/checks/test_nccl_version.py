@@ -10,9 +10,10 @@ from netdoctor.checks.nccl_version import nccl_version
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
-from netdoctor.facts.libraries import FoundBy, Libraries
+from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.plugins import FoundBy
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, State
 from netdoctor.facts.vantage import Vantage
@@ -221,135 +222,6 @@ def test_a_run_that_loaded_nothing_shows_nothing(state: State) -> None:
 def test_without_a_run_the_loaders_rules_are_no_pass() -> None:
     found = loaded(no_run(nccl_why="DT_RPATH of libtorch_cuda.so"))
     assert found.status is Status.UNKNOWN and "DT_RPATH" in found.message
-
-
-SEVERAL = f.job(nodes=2)
-EFA = f.rdma(devices=tuple(f.hca(i, name=f"rdmap{i}s0", driver="efa") for i in range(8)))
-OFI = f.run(log=f.log(network="Libfabric", net="Libfabric"))
-SOCKETS = f.baseline(f.run(log=f.log(network="Socket")))
-BROKEN = f.baseline(f.run(log=f.log(network="IB", plugin_error="libfabric.so.1: cannot open shared object file")))
-OFI_NAMED = f.libraries(plugins=(f.plugin("/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"),))
-
-
-def plugins(*symbols: str, **changes: Any) -> Libraries:
-    return f.libraries(plugins=(f.plugin(**{**({"symbols": symbols} if symbols else {}), **changes}),))
-
-
-def named(name: str) -> Environ:
-    return f.environ({"NCCL_NET_PLUGIN": name})
-
-
-def by_list(names: str, version: tuple[int, int, int] | Unavailable) -> Changes:
-    """A plugin of AWS's name, NCCL of this version, and no run of it."""
-    have = f.libraries(plugins=OFI_NAMED.plugins, nccl=(f.library(version=version),), torch=f.torch(nccl_compiled=None))
-    return {Environ: named(names), Libraries: have, Baseline: f.baseline(nccl_ran=False)}
-
-
-PLUGIN: dict[str, tuple[Changes, Status, str]] = {
-    "none needed": ({}, Status.SKIP, "no device needs one"),
-    "EFA with its plugin in use": ({Rdma: EFA, Baseline: f.baseline(OFI), Libraries: plugins()}, Status.PASS, "Libfabric"),
-    "fits, NCCL did not run": ({Baseline: f.baseline(nccl_ran=False), Libraries: plugins()}, Status.PASS, "fits NCCL 2.27.5"),
-    "fits, no run": ({Baseline: LOST, Libraries: plugins()}, Status.UNKNOWN, "fits NCCL 2.27.5; the all-reduce would show it"),
-    "there, the run used sockets, devices lost": (
-        {Rdma: LOST, Baseline: SOCKETS, Libraries: plugins()},
-        Status.UNKNOWN,
-        "whether EFA needs it",
-    ),
-    "there, nothing needs it, the run used sockets": ({Baseline: SOCKETS, Libraries: plugins()}, Status.PASS, "fits"),
-    "there, and the run says why it was not loaded": ({Baseline: BROKEN, Libraries: plugins()}, Status.FAIL, "NCCL's own IB"),
-    "EFA without a plugin, of one node": ({Rdma: EFA, Intent: f.job(nodes=1)}, Status.SKIP, "one node"),
-    "EFA without a plugin, and nobody says how many nodes": ({Rdma: EFA}, Status.UNKNOWN, "if the job has other nodes"),
-    "EFA without a plugin": ({Rdma: EFA, Intent: SEVERAL}, Status.FAIL, "EFA needs aws-ofi-nccl"),
-    "EFA without a plugin, not everything was searched": (
-        {Rdma: EFA, Libraries: f.libraries(incomplete=("the loader's cache: denied",))},
-        Status.UNKNOWN,
-        "the loader's cache: denied",
-    ),
-    "EFA without a plugin, not everything was searched, and the run used sockets": (
-        {Rdma: EFA, Intent: SEVERAL, Baseline: SOCKETS, Libraries: f.libraries(incomplete=("the loader's cache: denied",))},
-        Status.FAIL,
-        "EFA needs aws-ofi-nccl",
-    ),
-    "EFA, the plugin is there and unused": (
-        {Rdma: EFA, Intent: SEVERAL, Baseline: SOCKETS, Libraries: plugins()},
-        Status.FAIL,
-        "own Socket",
-    ),
-    # NCCL 2.27 looks for v6 to v10 (src/plugin/net.cc, getNcclNet_v6 to getNcclNet_v10).
-    "the oldest interface that fits": ({Libraries: plugins("ncclNetPlugin_v6")}, Status.PASS, "fits"),
-    "the newest interface that fits": ({Libraries: plugins("ncclNetPlugin_v10")}, Status.PASS, "fits"),
-    "too old an interface": (
-        {Libraries: plugins("ncclNetPlugin_v5")},
-        Status.FAIL,
-        "offers v5; NCCL 2.27.5 looks for v6 to v10",
-    ),
-    "too new an interface": ({Libraries: plugins("ncclNetPlugin_v11")}, Status.FAIL, "offers v11"),
-    "no interface at all": ({Libraries: plugins("ncclNetPlugin")}, Status.FAIL, "offers no interface"),
-    "its symbols are lost": ({Libraries: plugins(symbols=NOWHERE)}, Status.UNKNOWN, str(NOWHERE)),
-    "the version of NCCL is lost": (
-        {
-            Baseline: f.baseline(nccl_ran=False),
-            Libraries: f.libraries(plugins=(f.plugin(),), nccl=(f.library(version=NOWHERE),)),
-        },
-        Status.UNKNOWN,
-        f"fits could not be told: {NOWHERE}",
-    ),
-    "plugins lost": ({Libraries: f.libraries(plugins=LOST)}, Status.UNKNOWN, "could not be looked for"),
-    "no plugin, devices lost": ({Rdma: LOST}, Status.UNKNOWN, "whether one is needed"),
-    # dlopen("libnccl-net.so") looks where the loader looks, and not into another package's folder.
-    "one in site-packages, where the loader does not look": (
-        {Libraries: plugins(found_by=(FoundBy.SITE_PACKAGES,))},
-        Status.SKIP,
-        "no network plugin",
-    ),
-    "one of another name, and none is named": ({Libraries: OFI_NAMED}, Status.SKIP, "no network plugin"),
-    # src/plugin/plugin_open.cc: the value itself, then libnccl-net-VALUE.so.
-    "named by its ending": ({Environ: named("ofi"), Libraries: OFI_NAMED}, Status.PASS, "libnccl-net-ofi.so fits"),
-    "named by its file": ({Environ: named("libnccl-net-ofi.so"), Libraries: OFI_NAMED}, Status.PASS, "libnccl-net-ofi.so fits"),
-    "named by its path": (
-        {Environ: named("/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"), Libraries: OFI_NAMED},
-        Status.PASS,
-        "libnccl-net-ofi.so fits",
-    ),
-    "named second in a list": (by_list("gib,ofi", (2, 28, 3)), Status.PASS, "libnccl-net-ofi.so fits NCCL 2.28.3"),
-    "a list of one": (by_list("ofi,", (2, 28, 3)), Status.PASS, "libnccl-net-ofi.so fits NCCL 2.28.3"),
-    "a list for an NCCL that takes it for one name": (by_list("gib,ofi", (2, 27, 7)), Status.UNKNOWN, "=gib,ofi"),
-    "a list, and the version of NCCL is lost": (
-        by_list("gib,ofi", NOWHERE),
-        Status.UNKNOWN,
-        f"fits could not be told: {NOWHERE}",
-    ),
-    "no plugin is wanted": (by_list("None", (2, 28, 3)), Status.SKIP, "no device needs one"),
-    "another one is named": (
-        {Environ: named("gib"), Libraries: OFI_NAMED, Baseline: f.baseline()},
-        Status.UNKNOWN,
-        "no file was found for NCCL_NET_PLUGIN=gib",
-    ),
-    "named, not found, no run": ({Baseline: LOST, Environ: named("ofi")}, Status.UNKNOWN, "NCCL_NET_PLUGIN=ofi"),
-    "environment lost": ({Environ: LOST}, Status.UNKNOWN, "NCCL_NET_PLUGIN could not be read"),
-}
-
-
-@pytest.mark.parametrize(("changes", "status", "words"), PLUGIN.values(), ids=PLUGIN)
-def test_plugin(changes: Changes, status: Status, words: str) -> None:
-    found = judged(changes)["plugin"]
-    assert found.status is status and words in found.message, found
-
-
-@pytest.mark.parametrize(
-    ("changes", "severity", "why"),
-    [
-        ({Baseline: BROKEN, Libraries: plugins()}, Severity.WARNING, "libfabric.so.1: cannot open shared object file"),
-        (
-            {Rdma: EFA, Intent: SEVERAL, Baseline: SOCKETS, Libraries: plugins()},
-            Severity.CRITICAL,
-            None,
-        ),  # the log does not say why
-    ],
-)
-def test_a_plugin_that_was_not_loaded_costs_what_needs_it(changes: Changes, severity: Severity, why: str | None) -> None:
-    found = judged(changes)["plugin"]
-    assert (found.severity, found.why) == (severity, why)
 
 
 @pytest.mark.parametrize(

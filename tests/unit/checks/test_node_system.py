@@ -311,3 +311,61 @@ def test_an_uptime_that_is_a_containers_dates_nothing() -> None:
     }
     assert "CPU 3" not in found
     assert found["kernel log"] is UNKNOWN
+
+
+def paths(number: int, *, free: int = 0, **changes: Any) -> dict[str, Finding]:
+    made = composed.Composed("dgx-h100", {f"host.{name}": value for name, value in changes.items()}, {"job.paths": "/ckpt"})
+    made.host.answers["room:/ckpt"] = {**room(number), "free": free}
+    return {one.subject: one for one in made.judged("node.folders")}
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "command"),
+    [
+        (errno.ENOSPC, "is full", "df -h /ckpt"),
+        (errno.EDQUOT, "quota", "df -h /ckpt"),
+        (errno.EROFS, "for reading only", "findmnt -T /ckpt"),
+        (errno.EACCES, "closed to this user", "findmnt -T /ckpt"),
+        (errno.EIO, "input/output error", "findmnt -T /ckpt"),
+        (errno.ENOTDIR, "is no folder", "findmnt -T /ckpt"),
+    ],
+)
+def test_a_folder_that_the_job_writes_and_cannot(number: int, words: str, command: str) -> None:
+    found = paths(number, free=1 << 29)["/ckpt"]
+    assert (found.status, found.severity, found.cause) == (FAIL, Severity.CRITICAL, "node_storage")
+    assert words in found.message
+    assert found.fix is not None
+    assert found.fix.commands[0] == command
+
+
+def test_folders_of_the_job_that_are_well() -> None:
+    found = paths(0, free=1 << 29)
+    assert found["/ckpt"].status is PASS
+    assert paths(errno.EINVAL, free=1 << 29)["/ckpt"].status is UNKNOWN
+
+
+def test_a_prolog_is_not_the_jobs_user() -> None:
+    """Root may write where the job may not, and the reverse (NFS with root_squash)."""
+    where = {"uid": 0, "environment": {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}}
+    assert paths(errno.EACCES, free=1 << 29, **where)["/ckpt"].status is UNKNOWN
+    assert paths(0, free=1 << 29, **where)["/ckpt"].status is UNKNOWN
+    assert paths(errno.ENOSPC, **where)["/ckpt"].status is FAIL
+
+
+@pytest.mark.parametrize(
+    ("number", "free", "status"),
+    [
+        (errno.EACCES, 0, FAIL),  # a user may not write there anyway
+        (errno.EACCES, 4096, None),
+        (errno.EROFS, 0, None),  # squashfs and erofs have no room by design
+        (0, 1 << 20, None),
+    ],
+)
+def test_the_root_file_system(number: int, free: int, status: Status | None) -> None:
+    found = said(rooms={"/": {**room(number), "free": free}})
+    assert (found["/"].status if "/" in found else None) is status
+
+
+def test_corrected_errors_of_memory_are_a_note() -> None:
+    found = said({f"{EDAC}/mc0/ue_count": "0\n", f"{EDAC}/mc0/ce_count": "812\n", f"{EDAC}/mc1/ue_count": "0\n"})["memory"]
+    assert (found.status, found.notes) == (PASS, ("corrected since boot: mc0",))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.checks.hardware_accelerator import accelerator
-from netdoctor.checks.nccl_version import nccl_version
+from netdoctor.checks.net_plugin import plugins as net_plugin
 from netdoctor.checks.net_socket_ifname import socket_ifname
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.checks.rdma_gpudirect import gpudirect_rdma
@@ -17,12 +17,13 @@ from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import Kernel
-from netdoctor.facts.libraries import Libraries, Plugin
+from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.libraries import probe as probe_libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Net, Route
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.pci import probe as probe_pci
+from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
@@ -68,7 +69,7 @@ PLUGINS: dict[str, tuple[Changes, Status]] = {
 
 @pytest.mark.parametrize(("changes", "status"), PLUGINS.values(), ids=PLUGINS)
 def test_plugin_of_efa(changes: Changes, status: Status) -> None:
-    assert found(nccl_version, changes)["plugin"].status is status
+    assert found(net_plugin, changes)["network"].status is status
 
 
 def test_a_plugin_keeps_the_names_of_its_links() -> None:

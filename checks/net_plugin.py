@@ -1,0 +1,93 @@
+"""The plugins that this NCCL opens: each loads, has an interface that this NCCL takes, and finds its provider.
+
+The network's is always judged, for NCCL goes on without one and takes its own network; tuner, profiler and environment only
+where one is named or there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from netdoctor.api import (
+    FROM_JOB,
+    Baseline,
+    Environ,
+    Finding,
+    Fix,
+    Gpus,
+    Intent,
+    Libraries,
+    Pci,
+    Rdma,
+    Status,
+    Unavailable,
+    Vantage,
+    between_nodes,
+    check,
+    cost,
+    fail,
+    job_torch,
+    missing,
+    nccl_plugins,
+    net_plugin,
+    showed_nothing,
+    transport,
+    unknown,
+    used_nccl,
+)
+
+
+@check(id="net.plugin", title="NCCL's plugins load, and fit this NCCL", cause="plugin_mismatch")
+def plugins(
+    libraries: Libraries,
+    baseline: Baseline,
+    environ: Environ,
+    rdma: Rdma,
+    pci: Pci,
+    gpus: Gpus,
+    job: Intent,
+    vantage: Vantage,
+) -> Iterator[Finding]:
+    run, lost = baseline.nccl_run, missing(baseline.run)
+    lost = showed_nothing(baseline) if lost is None else lost
+    torch = job_torch(libraries, pci, gpus)
+    if isinstance(torch, Finding) and run is None:
+        yield torch
+        return
+    version = used_nccl(libraries, baseline)
+    found = [net_plugin.judge(libraries, environ, rdma, transport.log_of(run), version)]
+    found += [one for role in nccl_plugins.BESIDE if (one := nccl_plugins.judge(role, libraries, environ, version)) is not None]
+    found += _files(environ)
+    for one in found:
+        yield _ours(between_nodes(one, job) if one.loss is not None and one.loss.partial else one, vantage, lost)
+
+
+def _files(environ: Environ) -> Iterator[Finding]:
+    """Files of plugins; each goes on without, by what it has compiled in."""
+    for name in environ.plugin_files_gone:
+        value = environ.get(name)
+        yield fail(
+            f"{name}={value}: no such file",
+            subject=name,
+            loss=cost.MIGHT,
+            why="the plugin that reads it goes on with what is compiled into it, or is not used",
+            fix=Fix(f"name a file that is there, or remove {name}", (f"unset {name}",)),
+        )
+
+
+def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:
+    """Nothing passes or skips from outside the job's environment, and nothing passes by rules alone.
+
+    Nor is a library missing that only the loader's path of somebody else does not lead to.
+    """
+    searched = finding.status is Status.FAIL and "lacks" in finding.evidence
+    if finding.status not in (Status.PASS, Status.SKIP) and not searched:
+        return finding
+    if not vantage.job_environment:
+        return unknown(f"{finding.message}, {vantage.why_not}", subject=finding.subject, how=FROM_JOB)
+    if lost is None or searched or finding.status is Status.SKIP:
+        return finding
+    return replace(
+        unknown(f"{finding.message}; the all-reduce would show it: {lost}", subject=finding.subject), notes=finding.notes
+    )

@@ -1,0 +1,183 @@
+"""The other hosts of the job answer here, in packets of the full size, and the kernel has room for them as neighbours.
+
+From one node: `netdoctor allreduce` tries every pair of nodes, both ways, on ports like the job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+
+from netdoctor.api import (
+    FROM_JOB,
+    Environ,
+    Finding,
+    Fix,
+    Intent,
+    Kernel,
+    Kind,
+    Link,
+    Net,
+    Path,
+    Peer,
+    Reach,
+    Unavailable,
+    Vantage,
+    check,
+    cost,
+    count,
+    fail,
+    fix_sysctl,
+    missing,
+    ok,
+    skip,
+    unknown,
+)
+
+HOSTS, NEIGHBOURS = "hosts", "neighbours"
+ROOM = "net.ipv4.neigh.default.gc_thresh3"
+GONE = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")
+ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
+MEND_MTU = Fix(
+    "let routers and firewalls pass ICMP 'fragmentation needed' (type 3, code 4) and ICMPv6 'packet too big' (type 2), and "
+    "give both ends and the switches between them one MTU",
+    ("ip link show", "tracepath HOST", "sysctl -w net.ipv4.tcp_mtu_probing=1   # until it is mended"),
+)
+DNS = "getent hosts NAME here and on another node; the search domain in /etc/resolv.conf, /etc/hosts, the DNS of the cluster"
+
+
+@check(id="net.reach", title="The other hosts answer, in packets of the full size", cause="firewall_connect")
+def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Intent, vantage: Vantage) -> Iterator[Finding]:
+    if isinstance(intent.count, Unavailable):
+        yield unknown(f"whether there are other hosts could not be told: {intent.count}", subject=HOSTS)
+        return
+    if intent.others is False:
+        yield skip(f"{intent.why}: there are no other hosts")
+        return
+    yield from _neighbours(net, kernel, intent, vantage)
+    if not vantage.job_network:
+        yield unknown(f"hosts are reached from the job's network, {vantage.network_elsewhere}", subject=HOSTS, how=FROM_JOB)
+        return
+    family = environ.get("NCCL_SOCKET_FAMILY")
+    lost = missing(net.links, net.master, net.peers, reach.hosts, reach.paths, family)
+    if lost is not None:
+        yield unknown(f"which other hosts there are, and whether they answer, could not be read: {lost}", subject=HOSTS)
+        return
+    everybody = (*net.others, *(reach.hosts or ()))
+    if not everybody:
+        text = "nothing here names another host (a launcher's list, MASTER_ADDR, expected.peers)"
+        yield unknown(text, subject=HOSTS, how=ALL) if intent.others else skip(text, subject=HOSTS)
+        return
+    found = [one for peer in reach.hosts or () if (one := _named(peer)) is not None]
+    found += [one for peer in everybody if (one := _family(peer, family)) is not None]
+    found += [one for name, path in (reach.paths or {}).items() if (one := _path(name, path)) is not None]
+    yield from found
+    good = [name for name, path in (reach.paths or {}).items() if path.full or (path.small and path.told)]
+    if good and not found:
+        told = min((path.told for path in (reach.paths or {}).values() if path.told and not path.full), default=0)
+        notes = [f"a router on the way passes {told} bytes, and says so"] if told else []
+        beyond = [f"of {reach.named} hosts in the list {len(good)} were asked"] if reach.named > len(good) + 1 else []
+        text = f"{count(len(good), 'host')} of the job {'answers' if len(good) == 1 else 'answer'} in packets of the full size"
+        yield ok(text, subject=HOSTS, notes=(*notes, *beyond))
+    elif not found:
+        yield unknown("no host's address was tried: none has a route of its own", subject=HOSTS, how=ALL)
+
+
+def _named(peer: Peer) -> Finding | None:
+    """A host of the launcher's list; of MASTER_ADDR and the configured peers net.socket_ifname says so."""
+    if isinstance(peer.addresses, Unavailable):
+        # Slurm, torchrun and NCCL meet at MASTER_ADDR: the names of the others need not resolve.
+        text = f"{peer.name}, a host of the job, does not resolve here: {peer.addresses.detail or peer.addresses}"
+        return unknown(text, subject=peer.name, how=DNS)
+    if peer.routed is False:
+        return fail(
+            f"there is no route to {peer.name} ({', '.join(peer.addresses)}), a host of the job",
+            subject=peer.name,
+            loss=cost.STOPS,
+            fix=Fix("give this node a route to it", (f"ip route get {peer.addresses[0]}", "ip route show")),
+        )
+    if isinstance(peer.routed, Unavailable):
+        return unknown(f"the route to {peer.name} could not be read: {peer.routed}", subject=peer.name)
+    return None
+
+
+def _family(peer: Peer, family: str | None | Unavailable) -> Finding | None:
+    """NCCL src/misc/socket.cc, envSocketFamily: AF_INET and AF_INET6 leave the other out."""
+    if not peer.addresses or family not in ("AF_INET", "AF_INET6"):
+        return None
+    wanted = 4 if family == "AF_INET" else 6
+    if any(ip_address(ip.partition("%")[0]).version == wanted for ip in peer.addresses):
+        return None
+    return fail(
+        f"NCCL_SOCKET_FAMILY={family}, and {peer.name} has no IPv{wanted} address ({', '.join(peer.addresses)})",
+        subject=peer.name,
+        loss=cost.STOPS,
+        fix=Fix("let NCCL take the family that the hosts have", ("unset NCCL_SOCKET_FAMILY",)),
+    )
+
+
+def _path(name: str, path: Path) -> Finding | None:
+    where = f"{name} ({path.address}, by {path.interface})"
+    if path.full or (path.small and path.told):  # a router that says what it passes: TCP follows (RFC 1191)
+        return None
+    if path.small:
+        largest = 1500 if path.middle and path.size > 1500 else None
+        passed = f"packets of {largest} bytes arrive" if largest else "small packets arrive"
+        return fail(
+            f"{passed} at {where}, those of {path.size} vanish, and no router says so",
+            subject=name,
+            cause="mtu",
+            loss=cost.SOMETIMES,
+            expected=f"an answer to an echo of {path.size} bytes",
+            why="connections are made and small messages pass; what is larger hangs (RFC 2923)",
+            fix=MEND_MTU,
+            size=path.size,
+        )
+    if path.error in GONE:
+        return fail(
+            f"nobody answers at {where}: {path.error}",
+            subject=name,
+            loss=cost.STOPS,
+            fix=Fix("see whether it is up, and in this network", (f"ping {path.address}", f"ip neigh show {path.address}")),
+        )
+    why = f"the kernel refuses it ({path.error})" if path.error else "ICMP may be filtered"
+    return unknown(f"{where} does not answer an echo: {why}", subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
+
+
+def _neighbours(net: Net, kernel: Kernel, intent: Intent, vantage: Vantage) -> Iterator[Finding]:
+    """An entry for each host that a subnet of this node holds: beyond the limit a connection fails with ENOBUFS or hangs
+    (net/core/neighbour.c, neigh_alloc: "neighbor table overflow!").  The limit is the whole machine's."""
+    nodes, links = intent.count, net.links
+    if not isinstance(nodes, int) or isinstance(links, Unavailable) or nodes < 2:
+        return
+    need = sum(min(nodes - 1, room) for link in links if (room := _on_link(link)))
+    if not need:
+        return
+    most = kernel.sysctl_ints(ROOM)
+    if isinstance(most, Unavailable):
+        text = f"how many neighbours the kernel keeps, of which the job has {need}, could not be read: {most}"
+        inside = "on the node: a network namespace does not show it" if most.kind is Kind.ABSENT else "as root"
+        yield unknown(text, subject=NEIGHBOURS, how=f"sysctl {ROOM} ({inside})")
+    elif need > most[0]:
+        low, middle, high = (need * n for n in (1, 2, 4))
+        others = tuple((f"net.ipv4.neigh.default.gc_thresh{n}", str(size)) for n, size in ((1, low), (2, middle)))
+        yield fail(
+            f"the job's {nodes} nodes are {need} neighbours in this node's subnets, and the kernel keeps {most[0]}",
+            subject=NEIGHBOURS,
+            loss=cost.SOMETIMES,
+            expected=f"{ROOM} of {need} or more",
+            why="connections fail now and then: 'neighbour: arp_cache: neighbor table overflow!' in the kernel's log",
+            fix=fix_sysctl(vantage, ROOM, str(high), *others),
+            need=need,
+            room=most[0],
+        )
+    else:
+        yield ok(f"the kernel has room for the job's {count(need, 'neighbour')}", subject=NEIGHBOURS, room=most[0])
+
+
+def _on_link(link: Link) -> int:
+    """Hosts that the largest IPv4 subnet of an interface may hold; 0: none leads to another node."""
+    if not link.up or link.loopback:
+        return 0
+    sizes = [ip_network(f"{one.ip}/{one.prefix}", strict=False).num_addresses - 3 for one in link.addresses if one.family == 4]
+    return max((0, *sizes))

@@ -1,0 +1,81 @@
+"""What DCGM's health watches say of the GPUs, where DCGM is installed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.facts.gpu import Gpus
+from netdoctor.host.base import Host, mapping, question, value
+from netdoctor.model import Kind, Unavailable, Word
+
+# Packages, and the archives of older versions; root's folders alone, for what is here runs.
+PROGRAMS: Final = ("/usr/bin/dcgmi", "/usr/local/dcgm/bin/dcgmi")
+# DCGM_FR_IMEX_UNHEALTHY (dcgmlib/dcgm_errors.h) is told of healthy nodes: where IMEX is not meant to run, and where its daemons
+# run in pods (NVIDIA/DCGM#308, NVIDIA/NVSentinel#1471).  gpu.fabric asks IMEX itself.
+_IMEX: Final = re.compile(
+    r"IMEX (?:domain|daemon) status is [^()]{0,40}\([^)]{0,40}\)|"
+    "Check IMEX installation, configuration, domain and daemon status, and network connectivity"
+)
+_SKIPPED: Final = " ,;."
+
+
+class Health(Word):
+    """dcgmHealthWatchResults_t, as dcgmi writes it (dcgmi/Health.cpp, HelperHealthToString)."""
+
+    WARNING = "Warning"
+    FAILURE = "Failure"
+    ERROR = "Internal error"
+
+
+@dataclass(frozen=True)
+class Incident:
+    """What a watch found."""
+
+    entity: str  # "GPU 3": DCGM's number
+    system: str  # "Memory system"
+    health: Health
+    text: str
+
+
+@dataclass(frozen=True)
+class Dcgm(Fact):
+    """`watching` False: its daemon answers, and nobody told it to watch."""
+
+    installed: bool | Unavailable  # dcgmi is there
+    watching: bool | Unavailable
+    incidents: tuple[Incident, ...] | Unavailable  # but those of IMEX
+
+
+def probe(host: Host, gpus: Gpus) -> Dcgm | Unavailable:
+    """Not where there is no NVML, or no GPU by it: there DCGM has nothing to watch."""
+    if gpus.all == ():
+        return Unavailable(Kind.UNSUPPORTED, "NVML shows no GPU")
+    if isinstance(gpus.all, Unavailable) and gpus.all.kind in (Kind.ABSENT, Kind.UNSUPPORTED):
+        return gpus.all
+    found = {path: mapping(host, f"stat:{path}") for path in PROGRAMS}
+    program = next((path for path, there in found.items() if not isinstance(there, Unavailable)), None)
+    if program is None:
+        lost = next((one for one in found.values() if isinstance(one, Unavailable) and one.kind is not Kind.ABSENT), None)
+        return Dcgm(False, False, ()) if lost is None else lost
+    got = mapping(host, question("dcgm", program=program))
+    if isinstance(got, Unavailable):
+        return Dcgm(True, got, got)
+    watching = value(got.get("watching"), bool, "whether DCGM watches")
+    rows: list[Any] | Unavailable = value(got.get("incidents"), list, "incidents of DCGM") if watching else []
+    return Dcgm(
+        True, watching, rows if isinstance(rows, Unavailable) else tuple(one for row in rows if (one := _incident(row)))
+    )
+
+
+def _incident(row: Any) -> Incident | None:
+    one = (
+        {name: str(row.get(name, "")) for name in ("entity", "id", "system", "health", "text")} if isinstance(row, dict) else {}
+    )
+    text = _IMEX.sub("", one.get("text", "")).strip(_SKIPPED)
+    if not one or (one["text"] and not text):
+        return None
+    health = next((kind for kind in Health if kind.value == one["health"]), Health.ERROR)
+    return Incident(f"{one['entity']} {one['id']}", one["system"], health, text)

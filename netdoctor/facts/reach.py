@@ -1,0 +1,137 @@
+"""The other hosts of the job: whether they resolve, have a route, and whether packets of the full size arrive."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netdoctor.environment import Role, named
+from netdoctor.facts.base import Fact
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.net import Net
+from netdoctor.facts.peers import Peer, Route, meet, resolving
+from netdoctor.host.base import Host, mapping, question, value
+from netdoctor.model import Kind, Unavailable
+
+MOST: Final = 16  # hosts that are asked: a sample of a large job's; `netdoctor allreduce` asks all, both ways
+SECONDS: Final = "3.5"  # the kernel gives up on a neighbour after three seconds (mcast_solicit), and says EHOSTUNREACH
+SLURM: Final = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+COMMAS: Final = ("VC_WORKER_HOSTS",)
+
+
+@dataclass(frozen=True)
+class Path:
+    """What packets of three sizes say of the way to one address."""
+
+    address: str
+    interface: str
+    size: int  # of the largest: the MTU of that interface
+    small: bool
+    middle: bool  # 1500 bytes, or the largest
+    full: bool
+    told: int | None  # the MTU that a router on the way named
+    error: str | None  # the errno that came back
+
+
+@dataclass(frozen=True)
+class Reach(Fact):
+    """The other hosts, as far as their names are known here."""
+
+    hosts: tuple[Peer, ...] | Unavailable  # of the job's list, without this node
+    named: int  # how many the list holds; `MOST` of them are `hosts`
+    paths: Mapping[str, Path] | Unavailable  # by name, of `hosts`, node 0 and the configured peers
+
+    @classmethod
+    def _unread(cls, why: Unavailable) -> dict[str, Any]:
+        return {"hosts": why, "named": 0, "paths": why}
+
+
+def probe(host: Host, environ: Environ, net: Net) -> Reach | Unavailable:
+    """Names of the launcher's list of nodes, and node 0 and the peers of the configuration that `net` found."""
+    links = net.links
+    if isinstance(links, Unavailable):
+        return links
+    own = frozenset(address.ip for one in links for address in one.addresses)
+    known = {one.name for one in net.others}
+    names = job_hosts(environ)
+    hosts: tuple[Peer, ...] | Unavailable
+    if isinstance(names, Unavailable):
+        hosts, listed = names, 0
+    else:
+        listed = len(names)
+        chosen = [name for name in names if name not in known][:: max(1, -(-len(names) // MOST))]
+        host.prefetch(resolving(chosen))
+        hosts = tuple(one for one in meet(host, [(name, None) for name in chosen], own) if one.local is not True)
+    return Reach(hosts, listed, _paths(host, (*net.others, *(hosts or ())), {one.name: one.mtu for one in links}))
+
+
+def job_hosts(environ: Environ) -> list[str] | Unavailable:
+    """The nodes that the launcher lists; none where it lists none in a form that is known here."""
+    for name in (*SLURM, *COMMAS):
+        listed = environ.get(name)
+        if isinstance(listed, Unavailable):
+            return listed
+        if listed:
+            found = list(itertools.islice(expand(listed), 1 << 16))
+            return found or Unavailable(Kind.MALFORMED, f"{name}={listed[:60]!r}")
+    return []
+
+
+assert set(SLURM) <= set(named(Role.NODELIST))
+
+
+def expand(text: str) -> Iterator[str]:
+    """``gpu[01-03,7],login`` as scontrol(1) show hostnames gives it; a bracket that does not close gives nothing."""
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    if ",".join(parts) != text:
+        return
+    for part in parts:
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        choices = [[piece] if n % 2 == 0 else list(_numbers(piece)) for n, piece in enumerate(pieces)]
+        yield from ("".join(one) for one in itertools.product(*choices))
+
+
+def _numbers(text: str) -> Iterator[str]:
+    for item in text.split(","):
+        first, dash, last = item.partition("-")
+        if dash and first.isdecimal() and last.isdecimal() and int(last) - int(first) < 1 << 16:
+            yield from (str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))
+        else:
+            yield item
+
+
+def _paths(host: Host, people: tuple[Peer, ...], mtus: Mapping[str, int]) -> Mapping[str, Path] | Unavailable:
+    wanted: dict[str, tuple[str, str, int]] = {}
+    for one in people[:MOST]:
+        for ip in one.addresses or ():
+            to = one.routes.get(ip)
+            if isinstance(to, Route) and to.kind == "unicast" and to.interface in mtus and not ip.startswith("fe80"):
+                wanted[one.name] = (ip, to.interface, mtus[to.interface])
+                break
+    if not wanted:
+        return {}
+    to_ask = ",".join(dict.fromkeys(f"{ip}/{mtu}" for ip, _, mtu in wanted.values()))
+    got = mapping(host, question("reach", to=to_ask, seconds=SECONDS))
+    rows = got if isinstance(got, Unavailable) else value(got.get("paths"), dict, "paths")
+    if isinstance(rows, Unavailable):
+        return rows
+    found: dict[str, Path] = {}
+    for name, (ip, interface, mtu) in wanted.items():
+        row = rows.get(ip)
+        if not isinstance(row, dict) or not all(type(row.get(size)) is bool for size in ("small", "middle", "full")):
+            return Unavailable(Kind.MALFORMED, f"ask:reach: {ip}")
+        told, error = row.get("told"), row.get("error")
+        found[name] = Path(
+            ip,
+            interface,
+            mtu,
+            row["small"],
+            row["middle"],
+            row["full"],
+            told if type(told) is int else None,
+            str(error) if error else None,
+        )
+    return found

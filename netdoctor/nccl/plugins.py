@@ -1,0 +1,226 @@
+"""Which plugins a version of NCCL opens, by which names, and which interfaces of them it takes.
+
+Source: NCCL src/plugin/plugin_open.cc and src/plugin/{net,tuner,profiler,env}.cc of each version; before 2.26 src/net.cc and
+src/misc/{tuner,profiler}.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from netdoctor.causes.cost import MIGHT, NOTHING
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.nccl_version import Version, text
+from netdoctor.facts.plugins import Plugin
+from netdoctor.model import Finding, Fix, Loss, Status, Unavailable, missing
+
+CAUSE: Final = "plugin_mismatch"
+STATIC: Final = "STATIC_PLUGIN"  # any beginning of it will do: strncasecmp(name, "STATIC_PLUGIN", strlen(name))
+STATIC_SINCE: Final = (2, 22, 3)
+BY_VALUE_SINCE: Final = (2, 21, 5)  # before, only libnccl-net-VALUE.so of a network, only the value itself of a tuner
+NO_PREFIX_SINCE: Final = (2, 27, 3)  # a path, or lib….so, gets no prefix
+NONE_SINCE: Final = (2, 28, 3)  # with lists of networks
+UNREAD: Final = (
+    99  # the newest interface of versions whose source was not read: only what certainly does not fit may be so called
+)
+
+
+@dataclass(frozen=True)
+class Role:
+    """One kind of plugin."""
+
+    subject: str
+    variable: str
+    prefix: str
+    symbol: str
+    # (first NCCL version, oldest and newest interface that it looks for); before the first it opens none
+    interfaces: tuple[tuple[Version, int, int], ...]
+    loss: Loss  # where one that was named is not taken
+    instead: str  # what NCCL does without
+
+    @property
+    def since(self) -> Version:
+        return self.interfaces[0][0]
+
+    def range(self, version: Version) -> tuple[int, int]:
+        """(oldest, newest) interface that this NCCL version may load."""
+        return next((low, high) for since, low, high in reversed(self.interfaces) if version >= since)
+
+    def offered(self, symbols: Iterable[str]) -> list[int]:
+        """The interfaces that a plugin exports."""
+        cut = len(self.symbol)
+        return sorted({int(s[cut:]) for s in symbols if s.startswith(self.symbol) and s[cut:].isdecimal()})
+
+    def names(self, value: str | None, version: Version | Unavailable) -> tuple[str, ...]:
+        """What dlopen is asked for, in turn.  Of a version that is not known as the newest does it."""
+        known = version or NONE_SINCE
+        if value is None or (value == "" and not (self is NET and known >= NONE_SINCE)):
+            old = self is TUNER and known < BY_VALUE_SINCE
+            return () if old else (f"{self.prefix}.so",)
+        if value.lower() == "none":  # before 2.28.3 no word of its own: the name of no library
+            return ()
+        listed = value.split(",") if self is NET and known >= NONE_SINCE else [value]
+        return tuple(name for one in listed if one for name in self._tried(one, known))
+
+    def _tried(self, value: str, version: Version) -> tuple[str, ...]:
+        prefixed = f"{self.prefix}-{value}.so"
+        if version < BY_VALUE_SINCE:
+            return (prefixed,) if self is NET else (value,)
+        if STATIC.lower().startswith(value.lower()) and version >= STATIC_SINCE:
+            return (STATIC,)
+        whole = "/" in value or (value.startswith("lib") and value.endswith(".so"))
+        if (whole and version >= NO_PREFIX_SINCE) or (self is PROFILER and version < (2, 26, 2)):
+            return (value,)
+        return value, prefixed
+
+
+NET: Final = Role(
+    "network",
+    "NCCL_NET_PLUGIN",
+    "libnccl-net",
+    "ncclNetPlugin_v",
+    (
+        ((0, 0, 0), 1, 8),
+        ((2, 18, 3), 4, 6),
+        ((2, 19, 3), 5, 7),
+        ((2, 20, 3), 5, 8),
+        ((2, 24, 3), 5, 9),
+        ((2, 26, 2), 6, 10),
+        ((2, 28, 3), 6, 11),
+        ((2, 30, 3), 6, 12),
+        ((2, 33, 0), 6, UNREAD),
+    ),
+    MIGHT,
+    "its own network",
+)
+TUNER: Final = Role(
+    "tuner",
+    "NCCL_TUNER_PLUGIN",
+    "libnccl-tuner",
+    "ncclTunerPlugin_v",
+    (
+        ((2, 19, 3), 1, 1),
+        ((2, 21, 5), 2, 2),
+        ((2, 22, 3), 2, 3),
+        ((2, 24, 3), 2, 4),
+        ((2, 28, 3), 2, 5),
+        ((2, 30, 3), 2, 6),
+        ((2, 33, 0), 2, UNREAD),
+    ),
+    MIGHT,
+    "its own choice of algorithms, or that of the network plugin",
+)
+PROFILER: Final = Role(
+    "profiler",
+    "NCCL_PROFILER_PLUGIN",
+    "libnccl-profiler",
+    "ncclProfiler_v",
+    (
+        ((2, 23, 4), 1, 1),
+        ((2, 24, 3), 1, 2),
+        ((2, 26, 2), 1, 3),
+        ((2, 27, 3), 1, 4),
+        ((2, 28, 3), 1, 5),
+        ((2, 29, 2), 1, 6),
+        ((2, 31, 0), 1, 7),
+        ((2, 33, 0), 1, UNREAD),
+    ),
+    NOTHING,
+    "no profiler",
+)
+ENV: Final = Role(
+    "environment",
+    "NCCL_ENV_PLUGIN",
+    "libnccl-env",
+    "ncclEnvPlugin_v",
+    (((2, 28, 7), 1, 1), ((2, 30, 7), 1, 2), ((2, 33, 0), 1, UNREAD)),
+    MIGHT,
+    "the environment as it is",
+)
+BESIDE: Final = (TUNER, PROFILER, ENV)
+
+
+def opened(plugins: Iterable[Plugin], names: Iterable[str]) -> Plugin | None:
+    """The file that dlopen gives for the first of these names that there is."""
+    have = tuple(plugins)
+    for name in names:
+        for one in have:
+            if name in ((one.path, *one.aliases) if "/" in name else one.opened_as):
+                return one
+    return None
+
+
+def unsearched(names: Iterable[str], value: str) -> str | None:
+    """Why it cannot be said that there is no such file; None where everything was looked at."""
+    if STATIC in names:
+        return "it is linked into the program, which was not looked at"
+    if "/" in value and not value.startswith("/"):
+        return "the path is relative, and the job's working directory is not known"
+    if "/" not in value and value.endswith(".so") and not value.startswith("libnccl"):
+        return "only files named libnccl… were looked for"
+    return None
+
+
+def judge(role: Role, libraries: Libraries, environ: Environ, version: Version | Unavailable) -> Finding | None:
+    """A plugin beside the network's; None where nothing is named and no file of its is there, or this NCCL opens none."""
+    value, plugins = environ.get(role.variable), libraries.plugins
+    if isinstance(value, Unavailable):
+        return _unknown(role, f"{role.variable} could not be read: {value}")
+    if version and version < role.since:
+        return None
+    names = role.names(value, version)
+    if isinstance(plugins, Unavailable):
+        return _unknown(role, f"{role.variable}={value}: plugins could not be looked for: {plugins}") if value else None
+    plugin = opened(plugins, names)
+    if plugin is None:
+        return _nothing(role, names, value, libraries.incomplete) if value and names else None
+    if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
+        lost = missing(plugin.symbols, version)
+        return _unknown(role, f"whether {plugin.path} fits could not be told: {lost}")
+    have, (low, high) = role.offered(plugin.symbols), role.range(version)
+    if not any(low <= n <= high for n in have):
+        return wrong(role, misfit(plugin, have, version, (low, high)), FITTING, interfaces=have)
+    return lacking(role, plugin) or Finding(
+        Status.PASS, f"{plugin.path} fits NCCL {text(version)}", subject=role.subject, evidence={"interfaces": have}
+    )
+
+
+def misfit(plugin: Plugin, have: list[int], version: Version, takes: tuple[int, int]) -> str:
+    offers = ", ".join(f"v{n}" for n in have) or "no interface"
+    return f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{takes[0]} to v{takes[1]}"
+
+
+def lacking(role: Role, plugin: Plugin) -> Finding | None:
+    """The loader refuses a plugin of which one library, or one version of one, is not there."""
+    if isinstance(plugin.lacks, Unavailable):
+        return _unknown(role, f"whether all that {plugin.path} needs is there could not be read: {plugin.lacks}")
+    if not plugin.lacks:
+        return None
+    fix = Fix("put what it needs on the loader's path, or install a plugin for this system", (f"ldd -v {plugin.path}",))
+    text = f"{plugin.path} does not load: not found: {', '.join(plugin.lacks)}; NCCL takes {role.instead}"
+    return wrong(role, text, fix, lacks=plugin.lacks)
+
+
+def wrong(role: Role, message: str, fix: Fix, **evidence: object) -> Finding:
+    """A plugin that is not taken, and that should be."""
+    return Finding(Status.FAIL, message, subject=role.subject, cause=CAUSE, loss=role.loss, fix=fix, evidence={**evidence})
+
+
+FITTING: Final = Fix("install the plugin that fits this NCCL", ("NCCL_DEBUG=INFO … | grep Plugin",))
+
+
+def _nothing(role: Role, names: tuple[str, ...], value: str, incomplete: tuple[str, ...]) -> Finding:
+    said = f"{role.variable}={value}"
+    if (why := unsearched(names, value)) or incomplete:
+        return _unknown(role, f"no file was found for {said}: {why or '; '.join(incomplete)}")
+    text = f"{said} names no file that NCCL finds ({', '.join(names)}): it takes {role.instead}"
+    return wrong(
+        role, text, Fix(f"name a file that is there, or remove {role.variable}", (f"unset {role.variable}",)), lacks=names
+    )
+
+
+def _unknown(role: Role, message: str) -> Finding:
+    return Finding(Status.UNKNOWN, message, subject=role.subject)

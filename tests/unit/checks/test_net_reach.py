@@ -1,0 +1,140 @@
+"""net.reach: the other hosts answer in packets of the full size; the kernel keeps the job's neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from netdoctor.checks.net_reach import reach
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.net import Net, Peer, Route
+from netdoctor.facts.reach import Path, Reach, expand, job_hosts
+from netdoctor.facts.vantage import Vantage
+from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.support import facts as f
+
+LOST = Unavailable(Kind.TIMED_OUT, "it hangs")
+ROOM = "net.ipv4.neigh.default.gc_thresh3"
+GPU8 = Peer("gpu8", ("10.1.0.8",), {"10.1.0.8": Route("eth0")}, local=False)
+
+
+def path(size: int = 9000, **changes: Any) -> Path:
+    told = {"small": True, "middle": True, "full": True, "told": None, "error": None, **changes}
+    return Path("10.1.0.8", "eth0", size, **told)
+
+
+def seen(one: Path | None = None, *hosts: Peer, named: int = 2) -> Reach:
+    return Reach(hosts or (GPU8,), named, {} if one is None else {"gpu8": one})
+
+
+def judged(changes: dict[type, Any]) -> dict[str, Finding]:
+    base = {Intent: f.job(nodes=2), Reach: seen(path()), Kernel: f.kernel(sysctls={ROOM: "1024"}), Net: net()}
+    return {one.subject: one for one in f.judge(reach, f.machine({**base, **changes}))}
+
+
+def net(prefix: int = 24, **changes: Any) -> Net:
+    link = f.netlink_link("eth0", 2)
+    return f.net(replace(link, addresses=(f.address("10.1.0.7", prefix),)), **changes)
+
+
+ROUTE = Route("eth0")
+
+
+def host(name: str, *ips: str, route: Any = ROUTE) -> Peer:
+    return Peer(name, ips, dict.fromkeys(ips, route), local=False)
+
+
+NO_ROUTE = Unavailable(Kind.ABSENT, "ENETUNREACH")
+UNNAMED = Peer("gpu9", Unavailable(Kind.ABSENT, "gpu9: EAI_NONAME"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject", "status", "words"),
+    [
+        ({}, "hosts", Status.PASS, "1 host of the job answers"),
+        ({Reach: seen(path(told=1400, full=False))}, "hosts", Status.PASS, "1 host"),  # TCP follows what a router says
+        ({Reach: seen(path(full=False))}, "gpu8", Status.FAIL, "packets of 1500 bytes arrive at gpu8"),
+        ({Reach: seen(path(size=1500, middle=False, full=False))}, "gpu8", Status.FAIL, "small packets arrive"),
+        (
+            {Reach: seen(path(small=False, middle=False, full=False, error="EHOSTUNREACH"))},
+            "gpu8",
+            Status.FAIL,
+            "nobody answers",
+        ),
+        ({Reach: seen(path(small=False, middle=False, full=False))}, "gpu8", Status.UNKNOWN, "ICMP may be filtered"),
+        (
+            {Reach: seen(path(small=False, middle=False, full=False, error="EPERM"))},
+            "gpu8",
+            Status.UNKNOWN,
+            "refuses it (EPERM)",
+        ),
+        ({Reach: seen(None)}, "hosts", Status.UNKNOWN, "no host's address was tried"),
+        ({Reach: seen(None, host("gpu9", "10.9.0.1", route=NO_ROUTE))}, "gpu9", Status.FAIL, "no route to gpu9"),
+        ({Reach: seen(None, host("gpu9", "10.9.0.1", route=LOST))}, "gpu9", Status.UNKNOWN, "could not be read"),
+        ({Reach: seen(path(), GPU8, UNNAMED)}, "gpu9", Status.UNKNOWN, "does not resolve here"),
+        (
+            {Environ: f.environ({"NCCL_SOCKET_FAMILY": "AF_INET6"})},
+            "gpu8",
+            Status.FAIL,
+            "gpu8 has no IPv6 address (10.1.0.8)",
+        ),
+        ({Environ: f.environ({"NCCL_SOCKET_FAMILY": "AF_INET"})}, "hosts", Status.PASS, "answers"),
+        ({Environ: LOST}, "hosts", Status.UNKNOWN, "it hangs"),
+        ({Reach: LOST}, "hosts", Status.UNKNOWN, "it hangs"),
+        ({Reach: Reach((GPU8,), 2, LOST)}, "hosts", Status.UNKNOWN, "it hangs"),
+        ({Reach: Reach((), 0, {})}, "hosts", Status.UNKNOWN, "nothing here names another host"),
+        ({Reach: Reach((), 0, {}), Intent: f.job()}, "hosts", Status.SKIP, "nothing here names another host"),
+        ({Intent: f.job(nodes=1)}, "node", Status.SKIP, "there are no other hosts"),
+        ({Vantage: f.outside()}, "hosts", Status.UNKNOWN, "the job's network"),
+        # The table of neighbours
+        ({}, "neighbours", Status.PASS, "the job's 1 neighbour"),
+        ({Intent: f.job(nodes=255)}, "neighbours", Status.PASS, "the job's 253 neighbours"),  # a /24, without this node
+        ({Intent: f.job(nodes=1026), Net: net(16)}, "neighbours", Status.FAIL, "are 1025 neighbours"),
+        ({Intent: f.job(nodes=1025), Net: net(16)}, "neighbours", Status.PASS, "the job's 1,024 neighbours"),
+        ({Intent: f.job(nodes=5000), Net: net(31)}, "hosts", Status.PASS, "answers"),  # routed host by host
+        ({Kernel: f.kernel(sysctls={ROOM: LOST})}, "neighbours", Status.UNKNOWN, "it hangs"),
+        ({Kernel: f.kernel(sysctls={ROOM: Unavailable(Kind.ABSENT)})}, "neighbours", Status.UNKNOWN, "could not be read"),
+    ],
+)
+def test_reach(changes: dict[type, Any], subject: str, status: Status, words: str) -> None:
+    found = judged(changes)
+    assert subject in found, found
+    assert found[subject].status is status and words in found[subject].message, found[subject]
+
+
+def test_what_it_costs() -> None:
+    vanish, gone = path(full=False), path(small=False, middle=False, full=False, error="ENETUNREACH")
+    assert judged({Reach: seen(vanish)})["gpu8"].severity is Severity.WARNING
+    assert judged({Reach: seen(vanish)})["gpu8"].cause == "mtu"
+    assert judged({Reach: seen(gone)})["gpu8"].severity is Severity.CRITICAL
+    assert "neighbours" not in judged({Intent: f.job(nodes=5000), Net: net(31)})
+
+
+def test_a_sample_says_so() -> None:
+    (note,) = judged({Reach: seen(path(), named=64)})["hosts"].notes
+    assert note == "of 64 hosts in the list 1 were asked"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("gpu7", ["gpu7"]),
+        ("gpu[08-10,12],login", ["gpu08", "gpu09", "gpu10", "gpu12", "login"]),
+        ("r[1-2]n[3,4]", ["r1n3", "r1n4", "r2n3", "r2n4"]),
+        ("a,b", ["a", "b"]),
+        ("gpu[1-", []),
+        ("gpu[1-2", []),
+    ],
+)
+def test_hosts_of_slurm(text: str, names: list[str]) -> None:
+    assert list(expand(text)) == names
+
+
+def test_the_list_of_the_step_comes_first() -> None:
+    assert job_hosts(f.environ({"SLURM_STEP_NODELIST": "a", "SLURM_JOB_NODELIST": "a,b"})) == ["a"]
+    assert job_hosts(f.environ({})) == []
+    assert isinstance(job_hosts(f.environ({"SLURM_JOB_NODELIST": "a["})), Unavailable)

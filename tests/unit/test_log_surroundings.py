@@ -1,0 +1,70 @@
+"""How a job ended by its own words: servers, greetings and bars that show a good end, orders to end, and no good ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from netdoctor.model import Status
+from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log.parser import parse_text
+from tests.unit.test_log_rules import BLOCKS, CAME_UP
+
+LEFT = (
+    "[rank0]:[W203 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before "
+    "program exit, which can leak resources.\n"
+)
+BAR = "100%|##########| 100/100 [01:00<00:00,  1.66it/s]\n"
+UP = "INFO:     Application startup complete.\nINFO:     Uvicorn running on http://0.0.0.0:8000 (Press CTRL+C to quit)\n"
+HELLO = "".join(f"Hello world from processor n{n // 2}, rank {n} out of 4 processors\n" for n in range(4))
+EXITS = "[2024-01-01 10:00:05,000] [INFO] [launch.py:351:main] Process 1234 exits successfully.\n"
+RAISED = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\nKeyError: 1\n'
+
+
+def status(text: str) -> Status:
+    return diagnose(parse_text(text))[0].status
+
+
+@pytest.mark.parametrize("text", [LEFT, BAR, UP, HELLO, EXITS, "rank 0: all_reduce ok\n"])
+def test_a_good_end_in_any_words(text: str) -> None:
+    assert status(text) is Status.PASS
+    assert status(text + RAISED) is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("Loading checkpoint shards: 100%|####| 4/4 [00:01<00:00,  3.0it/s]\n", id="a bar of something loaded"),
+        pytest.param(HELLO.replace("rank 3", "rank 2"), id="a rank that did not say hello"),
+        pytest.param("all_reduce not ok\n", id="a denial"),
+        pytest.param(LEFT + "another line\n" * 40, id="it goes on after it"),
+        pytest.param(UP + "node01:100:130 [0] x.cc:9 NCCL WARN something of its own\n", id="trouble after it"),
+    ],
+)
+def test_what_is_no_good_end(text: str) -> None:
+    assert status(text) is Status.UNKNOWN
+
+
+def test_a_schedulers_word_says_who_sent_the_signal() -> None:
+    signal = "Received signal 15: SIGTERM\n"
+    order = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
+    assert "cancelled it" in diagnose(parse_text("step 1 loss 2.0\n" + signal + order))[0].message
+
+
+def test_a_hub_that_was_asked_again_is_no_fault() -> None:
+    refused = "huggingface_hub: 429 Client Error: Too Many Requests for url: https://huggingface.co/x\n"
+    steps = "".join(f"step {n} loss 2.0\n" for n in range(9))
+    assert status(refused + steps) is Status.PASS
+
+
+def test_a_bare_assertion_is_told_by_its_line() -> None:
+    text = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n    assert samples > 0\nAssertionError\n'
+    assert "AssertionError: assert samples > 0" in diagnose(parse_text(text))[0].message
+
+
+def test_sockets_that_a_variable_asks_for_are_a_note() -> None:
+    asked = "node01:100:100 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+    (finding,) = diagnose(parse_text(asked + BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + CAME_UP))
+    assert finding.status is Status.PASS
+    assert "NCCL_IB_DISABLE=1" in finding.notes[0]
+    hca = "node01:100:100 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
+    assert diagnose(parse_text(asked + hca + BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + CAME_UP))[0].status is Status.FAIL

@@ -1,0 +1,81 @@
+"""What is misspelt, or asked for twice in two ways: a line that says what was meant, before anything is looked at."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from typer.testing import CliRunner
+
+from netdoctor.cli import main, options
+from netdoctor.textsafe import nearest
+
+MEANT = [
+    (["preflight", "--format", "jsn"], "did you mean json?"),
+    (["preflight", "-f", "JSON"], "did you mean json?"),
+    (["preflight", "--exit-style", "nagos"], "did you mean nagios?"),
+    (["preflight", "--profile", "prolgo"], "did you mean prolog?"),
+    (["preflight", "--only", "net.tcp_bufer"], "did you mean net.tcp_buffers?"),
+    (["preflght"], "Did you mean 'preflight'?"),
+    (["config", "show", "-f", "jsn"], "did you mean json?"),
+    (["schema", "rport"], "did you mean report?"),
+    (["deploy", "slrum"], "did you mean slurm?"),
+    (["expect", "--leave-out", "adresses"], "did you mean addresses?"),
+    (["explain", "NCCL_IB_GID_INDX"], "netdoctor env --explain NCCL_IB_GID_INDEX"),
+    (["explain", "net.port_rnge"], "did you mean net.port_range?"),
+    (["log", "-f", "htm", "x"], "did you mean html?"),
+]
+REFUSED = [
+    (["--brief", "-o", "r.csv"], "no format of this command has .csv"),
+    (["-f", "json", "-o", "r.csv"], "no format of this command has .csv"),
+    (["--brief", "--format", "xml"], "must be one of text"),
+    (["--brief", "--format", "json"], "--brief and --format json"),
+    (["--only", ""], "--only: it names no check"),
+    (["--only", " , "], "--only: it names no check"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), MEANT, ids=[" ".join(words) for words, _ in MEANT])
+def test_the_nearest_name_is_told(arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(main.app, arguments)
+    assert done.exit_code == 2 and says in done.output
+
+
+@pytest.mark.parametrize(("arguments", "says"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
+def test_what_cannot_be_is_refused(
+    arguments: list[str], says: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", *arguments])
+    assert done.exit_code == 2 and says in " ".join(done.output.split()) and not list(tmp_path.iterdir())
+
+
+def test_the_command_line_counts_more_than_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NETDOCTOR_BRIEF", "1")
+    done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", "-q", "--only", "net.port_range", "-f", "json"])
+    assert done.stdout.startswith("{"), done.output
+
+
+def test_brief_on_the_command_line_counts_more_than_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NETDOCTOR_FORMAT", "json")
+    done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", "-q", "--only", "net.port_range", "--brief"])
+    assert len(done.stdout.splitlines()) == 1 and not done.stdout.startswith("{"), done.output
+
+
+def test_a_variable_of_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "NETDOCTOR_FORMAT" in options.variables()
+    for name in ("NETDOCTOR_FORMT", "NETDOCTOR_SERVICE_HOST", "NETDOCTOR_PORT", "NETDOCTOR_QUIET"):
+        monkeypatch.setenv(name, "1")
+    done = CliRunner().invoke(main.app, ["list"])
+    said = [line for line in done.stderr.splitlines() if "NETDOCTOR_" in line]
+    assert said == ["netdoctor: NETDOCTOR_FORMT is not an option; did you mean NETDOCTOR_FORMAT?"]
+
+
+def test_a_check_that_the_configuration_misspells(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "c.yaml").write_text("disabled: [net.tcp_bufer]\n")
+    words = ["preflight", "-q", "--no-allreduce", "--only", "net.tcp_buffers", "--config", str(tmp_path / "c.yaml")]
+    assert "which is no check; did you mean net.tcp_buffers?" in CliRunner().invoke(main.app, words).stderr
+
+
+def test_nothing_is_near_to_what_is_like_nothing() -> None:
+    assert nearest("xyz", ("json", "text")) == ""

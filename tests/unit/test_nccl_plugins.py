@@ -1,0 +1,107 @@
+"""Which plugins NCCL opens by version, and what the loader makes of what they need."""
+
+from __future__ import annotations
+
+import _ctypes
+from typing import Any
+
+import pytest
+
+from netdoctor.facts.libraries import probe
+from netdoctor.facts.plugins import Plugin
+from netdoctor.host.helpers import elf
+from netdoctor.model import Unavailable
+from netdoctor.nccl.plugins import ENV, NET, PROFILER, TUNER, Role
+from tests.support.machines.composed import Composed
+
+OFI = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
+FABRIC, EFA = "/opt/amazon/efa/lib/libfabric.so.1", "/usr/lib/x86_64-linux-gnu/libefa.so.1"
+
+
+# As src/net.cc, src/misc/tuner.cc, src/misc/profiler.cc and src/plugin/plugin_open.cc of these versions.
+@pytest.mark.parametrize(
+    ("role", "value", "version", "names"),
+    [
+        (NET, None, (2, 27, 5), ("libnccl-net.so",)),
+        (NET, "", (2, 27, 5), ("libnccl-net.so",)),
+        (NET, "", (2, 28, 3), ()),
+        (NET, "ofi", (2, 20, 5), ("libnccl-net-ofi.so",)),
+        (NET, "ofi", (2, 21, 5), ("ofi", "libnccl-net-ofi.so")),
+        (NET, "libx.so", (2, 26, 2), ("libx.so", "libnccl-net-libx.so.so")),
+        (NET, "libx.so", (2, 27, 3), ("libx.so",)),
+        (NET, "/a/b", (2, 27, 3), ("/a/b",)),
+        (NET, "a,b", (2, 28, 3), ("a", "libnccl-net-a.so", "b", "libnccl-net-b.so")),
+        (NET, "NONE", (2, 28, 3), ()),
+        (NET, "static_plugin", (2, 21, 5), ("static_plugin", "libnccl-net-static_plugin.so")),
+        (NET, "static_plugin", (2, 22, 3), ("STATIC_PLUGIN",)),
+        (NET, "s", (2, 22, 3), ("STATIC_PLUGIN",)),
+        (TUNER, None, (2, 20, 5), ()),
+        (TUNER, "x", (2, 20, 5), ("x",)),
+        (TUNER, None, (2, 21, 5), ("libnccl-tuner.so",)),
+        (TUNER, "a,b", (2, 28, 3), ("a,b", "libnccl-tuner-a,b.so")),
+        (PROFILER, "x", (2, 25, 1), ("x",)),
+        (PROFILER, "x", (2, 26, 2), ("x", "libnccl-profiler-x.so")),
+        (ENV, "x", (2, 28, 7), ("x", "libnccl-env-x.so")),
+    ],
+)
+def test_what_dlopen_is_asked_for(role: Role, value: str | None, version: tuple[int, int, int], names: tuple[str, ...]) -> None:
+    assert role.names(value, version) == names
+
+
+def on_aws(change: Any) -> Plugin:
+    machine = Composed("aws-p5")
+    change(machine.host)
+    (found,) = probe(machine.host).plugins
+    assert isinstance(found, Plugin)
+    return found
+
+
+def without(path: str) -> Any:
+    return lambda host: host.elf.pop(path)
+
+
+def test_all_is_there() -> None:
+    found = on_aws(lambda host: None)
+    assert (found.path, found.opened_as, found.lacks, found.efa) == (OFI, ("libnccl-net.so",), (), True)
+
+
+@pytest.mark.parametrize(
+    ("change", "lacks", "efa"),
+    [
+        (without(FABRIC), ("libfabric.so.1",), None),
+        (without(EFA), ("libefa.so.1, which libfabric.so.1 needs",), True),
+        (lambda host: host.elf[FABRIC].update(needed=["libc.so.6"]), (), False),
+        (lambda host: host.elf[FABRIC].update(needed=["libc.so.6"], providers=["libefa-fi.so"]), (), True),
+        (lambda host: host.elf[FABRIC].update(machine=183), ("libfabric.so.1",), None),
+        (lambda host: host.elf[OFI].update(wants=[["libfabric.so.1", "FABRIC_1.8"]]), (), True),  # one without versions
+        (
+            lambda host: (
+                host.elf[OFI].update(wants=[["libfabric.so.1", "FABRIC_1.8"], ["libfabric.so.1", "FABRIC_1.0"]]),
+                host.elf[FABRIC].update(defines=["libfabric.so.1", "FABRIC_1.0"]),
+            ),
+            ("libfabric.so.1 (FABRIC_1.8)",),
+            True,
+        ),
+    ],
+)
+def test_what_the_loader_does_not_find(change: Any, lacks: tuple[str, ...], efa: bool | None) -> None:
+    found = on_aws(change)
+    assert (found.lacks, found.efa) == (lacks, efa)
+
+
+def test_what_was_not_read_is_not_lacking() -> None:
+    def lose(host: Any) -> None:
+        was = host._needed
+        host._needed = lambda parameters: {**was(parameters), "cache": {"error": "Permission denied", "kind": "denied"}}
+
+    assert isinstance(on_aws(lose).lacks, Unavailable)
+    assert isinstance(on_aws(lambda host: setattr(host, "_needed", lambda parameters: {"files": 1})).lacks, Unavailable)
+
+
+def test_a_real_library_finds_what_it_needs() -> None:
+    own = _ctypes.__file__
+    got = elf.answer({"needed": own, "dirs": "", "packages": "/nonexistent"})
+    assert isinstance(got, dict) and not got["cut"] and got["loaded"] == ["/nonexistent/torch/lib"]
+    libc = next(name for name in got["cache"] if name.startswith("libc.so"))
+    assert ["libc.so.6", "GLIBC_2.2.5"] in got["files"][own]["wants"] or libc != "libc.so.6"
+    assert any("GLIBC_2.2.5" in row["defines"] for path, row in got["files"].items() if path.endswith("/libc.so.6"))

@@ -1,0 +1,93 @@
+"""Findings that have one answer are one block, and nothing that one of them says is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from netdoctor.model import Finding, Fix, Severity, Status
+from netdoctor.report.html import render as page
+from netdoctor.report.text import render
+from tests.support.facts.reports import check, report
+
+
+def _fail(number: int, **more: Any) -> Finding:
+    subject = f"mlx5_{number}"
+    return Finding(
+        Status.FAIL, f"{subject} cannot be opened", subject, Severity.CRITICAL, fix=Fix("mode 0666", ("chmod",)), **more
+    )
+
+
+def test_faults_of_one_mend_are_one_block_with_what_each_says() -> None:
+    one, two = _fail(0, why="its owner"), _fail(1, why="its mode")
+    other = Finding(Status.FAIL, "limit 64", severity=Severity.CRITICAL, fix=one.fix, cause="memlock")
+    apart = replace(one, severity=Severity.WARNING)
+    for checks, head in (
+        ([check("a.b", one, two)], "a.b  [critical] mlx5_0, mlx5_1 (2 of 2): 2 faults have one mend"),
+        ([check("a.b", one), check("c.d", other)], "[critical] 2 checks have one mend: a.b, c.d"),
+    ):
+        text = render(report(*checks))
+        assert [line for line in text.splitlines() if line.startswith("FAIL")] == [f"FAIL     {head}"]
+        for said in ("mlx5_0 cannot be opened\n", "its owner", "limit 64" if "c.d" in head else "its mode"):
+            assert said in text
+        assert text.count("chmod") == 2 and "could not tell" not in text
+        shown = page(report(*checks))
+        assert "its owner" in shown and ("limit 64" if "c.d" in head else "its mode") in shown
+    assert sum(line.startswith("FAIL") for line in render(report(check("a.b", apart), check("c.d", two))).splitlines()) == 2
+
+
+def test_one_reason_and_one_way_out_are_one_block() -> None:
+    """Some share a reason, one of these has the way out, and others share that: a pod that was given no GPU."""
+    lost, way = "could not be read: NVML: not found", "resources: {limits: {nvidia.com/gpu: N}}"
+    some = [
+        check("gpu.fabric", Finding(Status.UNKNOWN, f"the fabric {lost}")),
+        check("gpu.mapping", Finding(Status.UNKNOWN, f"the mapping {lost}", how=way)),
+        check("torch.backend", Finding(Status.UNKNOWN, "no driver library shows any GPU", how=way)),
+        check("allreduce.run", Finding(Status.UNKNOWN, "NCCL did not run", how=way, measured={"seconds": 6.5})),
+    ]
+    lines = render(report(*some)).splitlines()
+    (head,) = (line for line in lines if line.startswith("UNKNOWN"))
+    assert head.startswith("UNKNOWN  4 checks could not tell: ") and f"         find out  {way}" in lines
+    assert "         gpu.fabric, gpu.mapping: NVML: not found" in lines and lines.count(f"first: {way}") == 1
+    other = replace(some[1].findings[0], how="nvidia-smi -L")
+    assert sum(x.startswith("UNKNOWN") for x in render(report(*some, check("gpu.other", other))).splitlines()) == 2
+
+
+def test_an_all_reduce_that_did_not_start_says_its_reason_once() -> None:
+    why = "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)"
+    run = Finding(Status.UNKNOWN, f"the all-reduce did not start: {why}", how="see hardware.accelerator")
+    path = Finding(Status.UNKNOWN, f"the inter-node path was not tried: {why}", "inter-node")
+    mapping = Finding(Status.UNKNOWN, f"which rank gets which GPU could not be read: {why}", how="nvidia-smi -L")
+    text = render(report(check("allreduce.run", run, path), check("gpu.mapping", mapping)))
+    assert text.count(why) == 1 and "allreduce.run, gpu.mapping" in text
+
+
+def test_one_fault_of_eight_devices_is_one_block() -> None:
+    eight = check("rdma.dev_infiniband", *(_fail(n) for n in range(8)), Finding(Status.PASS, "opens", "mlx5_8"))
+    lines = render(report(eight)).splitlines()
+    assert sum(line.startswith("FAIL") for line in lines) == 1
+    assert (
+        "mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7 (8 of 9): mlx5_0 cannot be opened; and 7 alike"
+        in str(lines)
+    )
+    assert str(lines).count("chmod") == 2  # in the head, and in the block
+
+
+def test_unknowns_with_one_way_out_are_one_line() -> None:
+    how = "netdoctor run -- CMD"
+    checks = [check(f"site.c{n}", Finding(Status.UNKNOWN, f"limit {n} is not seen", how=how)) for n in range(8)]
+    other = check("site.other", Finding(Status.UNKNOWN, "no answer", how="ethtool eth0"))
+    lines = render(report(*checks, other)).splitlines()
+    assert [line for line in lines if line.startswith("UNKNOWN")] == [
+        "UNKNOWN  8 checks could not tell: " + ", ".join(f"site.c{n}" for n in range(8)),
+        "UNKNOWN  site.other  no answer",
+    ]
+    assert [line.split("find out")[1].strip() for line in lines if "find out" in line] == [how, "ethtool eth0"]
+
+
+def test_a_few_checks_of_one_answer_keep_their_words() -> None:
+    some = [check(f"a.c{n}", Finding(Status.UNKNOWN, f"words {n}", how="nvidia-smi -L")) for n in range(6)]
+    few, many = (render(report(*part)).splitlines() for part in (some[:3], some))
+    assert [f"         a.c{n}: words {n}" in few for n in range(3)] == [True] * 3
+    assert not any("words 1" in line for line in many)
+    assert "<p>a.c1: words 1</p>" in page(report(*some[:3]))
