@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from netdoctor.api import (
-    FROM_JOB,
     Baseline,
     Caller,
     Environ,
@@ -35,7 +34,7 @@ from netdoctor.api import (
     net_plugin,
     ok,
     parse_version,
-    showed_nothing,
+    seen_loaded,
     unknown,
     version_text,
 )
@@ -56,8 +55,7 @@ def nccl_version(
     vantage: Vantage,
 ) -> Iterator[Finding]:
     torch = job_torch(libraries, pci, gpus)
-    run, lost = baseline.nccl_run, missing(baseline.run)
-    lost = showed_nothing(baseline) if lost is None else lost
+    run = baseline.nccl_run
     if isinstance(torch, Finding):
         found = _without_torch(run, libraries) if run else None
         if found is None:
@@ -66,21 +64,7 @@ def nccl_version(
     else:
         found = (run and _of_the_run(run, libraries, torch, environ)) or _by_the_rules(libraries, torch, environ)
     found = _with_notes(found, libraries, job, net_plugin.gin_dies(str(found.evidence.get("nccl", "")), rdma, environ))
-    yield replace(_ours(found, vantage, lost), subject="loaded")
-
-
-def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:
-    """Nothing passes or skips from outside the job's environment, and nothing passes by rules alone.
-
-    The job's LD_LIBRARY_PATH may lead to libraries and plugins that are not seen from here, and a run may show another library.
-    """
-    if finding.status not in (Status.PASS, Status.SKIP):
-        return finding
-    if not vantage.job_environment:
-        return unknown(f"{finding.message}, {vantage.why_not}", how=FROM_JOB)
-    if lost is None or finding.status is Status.SKIP:
-        return finding
-    return unknown(f"{finding.message}; the all-reduce would show it: {lost}")
+    yield replace(seen_loaded(found, vantage, baseline), subject="loaded")
 
 
 def _of_the_run(run: Run, libraries: Libraries, torch: Torch, environ: Environ) -> Finding | None:

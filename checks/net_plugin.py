@@ -7,10 +7,8 @@ where one is named or there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from netdoctor.api import (
-    FROM_JOB,
     Baseline,
     Environ,
     Finding,
@@ -20,20 +18,16 @@ from netdoctor.api import (
     Libraries,
     Pci,
     Rdma,
-    Status,
-    Unavailable,
     Vantage,
     between_nodes,
     check,
     cost,
     fail,
     job_torch,
-    missing,
     nccl_plugins,
     net_plugin,
-    showed_nothing,
+    seen_loaded,
     transport,
-    unknown,
     used_nccl,
 )
 
@@ -49,8 +43,7 @@ def plugins(
     job: Intent,
     vantage: Vantage,
 ) -> Iterator[Finding]:
-    run, lost = baseline.nccl_run, missing(baseline.run)
-    lost = showed_nothing(baseline) if lost is None else lost
+    run = baseline.nccl_run
     torch = job_torch(libraries, pci, gpus)
     if isinstance(torch, Finding) and run is None:
         yield torch
@@ -60,7 +53,7 @@ def plugins(
     found += [one for role in nccl_plugins.BESIDE if (one := nccl_plugins.judge(role, libraries, environ, version)) is not None]
     found += _files(environ)
     for one in found:
-        yield _ours(between_nodes(one, job) if one.loss is not None and one.loss.partial else one, vantage, lost)
+        yield seen_loaded(between_nodes(one, job) if one.loss is not None and one.loss.partial else one, vantage, baseline)
 
 
 def _files(environ: Environ) -> Iterator[Finding]:
@@ -74,20 +67,3 @@ def _files(environ: Environ) -> Iterator[Finding]:
             why="the plugin that reads it goes on with what is compiled into it, or is not used",
             fix=Fix(f"name a file that is there, or remove {name}", (f"unset {name}",)),
         )
-
-
-def _ours(finding: Finding, vantage: Vantage, lost: Unavailable | None) -> Finding:
-    """Nothing passes or skips from outside the job's environment, and nothing passes by rules alone.
-
-    Nor is a library missing that only the loader's path of somebody else does not lead to.
-    """
-    searched = finding.status is Status.FAIL and "lacks" in finding.evidence
-    if finding.status not in (Status.PASS, Status.SKIP) and not searched:
-        return finding
-    if not vantage.job_environment:
-        return unknown(f"{finding.message}, {vantage.why_not}", subject=finding.subject, how=FROM_JOB)
-    if lost is None or searched or finding.status is Status.SKIP:
-        return finding
-    return replace(
-        unknown(f"{finding.message}; the all-reduce would show it: {lost}", subject=finding.subject), notes=finding.notes
-    )

@@ -65,7 +65,7 @@ from netdoctor.facts.runs import (
     Way,
 )
 from netdoctor.facts.system import CLOSED, Room, System
-from netdoctor.facts.vantage import Vantage
+from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
 from netdoctor.nccl import (
@@ -96,12 +96,9 @@ from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
 from netdoctor.nccl.spread import Spread
 from netdoctor.nccl.turns import Nccl
-from netdoctor.nccl.used_version import job_torch, loader_rules_say, showed_nothing, used_nccl
+from netdoctor.nccl.used_version import job_torch, loader_rules_say, seen_loaded, used_nccl
 from netdoctor.variables import hardware_rules as node_variables
 from netdoctor.variables import judge as nccl_environment
-
-# What to do where evidence is not the job's own.
-FROM_JOB = "look from the job itself: netdoctor run -- CMD; or --vantage job, if this is where the job runs"
 
 Judge = Callable[..., Iterable[Finding]]
 J = TypeVar("J", bound=Judge)
@@ -360,8 +357,8 @@ __all__ = [
     "path_limit",
     "rails",
     "rdma_handles",
+    "seen_loaded",
     "shm_pool",
-    "showed_nothing",
     "size_text",
     "skip",
     "tcp_window",

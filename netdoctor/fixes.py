@@ -20,10 +20,9 @@ from netdoctor.nccl.rdma_access import CGROUP, PORT_UP, Step
 
 # Per network namespace (net/ipv4/sysctl_net_ipv4.c, ipv4_net_table; net/core/sysctl_net_core.c, netns_core_table).
 _NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
-_WHOLE_NODE: Final = (
-    frozenset(  # these are not; of the neighbours the table is one: net/core/neighbour.c, neigh_sysctl_register
-        {"net.ipv4.tcp_mem", "net.ipv4.udp_mem", *(f"net.ipv4.neigh.default.gc_thresh{n}" for n in (1, 2, 3))}
-    )
+# These are not; of the neighbours the table is one: net/core/neighbour.c, neigh_sysctl_register.
+_WHOLE_NODE: Final = frozenset(
+    {"net.ipv4.tcp_mem", "net.ipv4.udp_mem", *(f"net.ipv4.neigh.default.gc_thresh{n}" for n in (1, 2, 3))}
 )
 _SHARES_THE_HOSTS_NETWORK: Final = frozenset({"enroot", "apptainer"})
 # kubernetes/pkg/kubelet/sysctl/safe_sysctls.go; the second set grew with releases 1.27, 1.29 and 1.32.

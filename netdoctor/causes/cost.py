@@ -44,21 +44,24 @@ def roce_frames(now: float, should: float, *, needed: bool | None = True) -> Los
         return replace(STOPS, formula=f"an interface's MTU of {now:g} is too small for RoCE", needed=needed)
     if mine == its:
         return Loss(0.0, f"RDMA sends {mine} bytes a packet with both", needed)
-    part, whole = (round(100 * m / (m + _AROUND_ROCE), 1) for m in (mine, its))
-    return less(part, whole, f"% of what is sent is data, by packets of {mine} bytes instead of {its}", needed=needed)
+    return _data(mine, its, "packets", 0, _AROUND_ROCE, needed)
 
 
 def infiniband_packets(now: float, should: float, *, needed: bool | None = True) -> Loss:
     """A port with smaller packets than another: LRH 8, BTH 12, ICRC 4 and VCRC 2 bytes stand around the data of each."""
-    part, whole = (round(100 * size / (size + 26), 1) for size in (now, should))
-    return less(part, whole, f"% of what is sent is data, by packets of {now:g} bytes instead of {should:g}", needed=needed)
+    return _data(now, should, "packets", 0, 26, needed)
 
 
 def tcp_frames(now: float, should: float, *, needed: bool | None = True) -> Loss:
     """A socket's interface with a smaller MTU than others: IPv4, TCP and its timestamps take 52 bytes of each, and preamble,
     Ethernet and gap stand around them with 38."""
-    part, whole = (round(100 * max(0.0, mtu - 52) / (mtu + 38), 1) for mtu in (now, should))
-    return less(part, whole, f"% of what is sent is data, by frames of {now:g} bytes instead of {should:g}", needed=needed)
+    return _data(now, should, "frames", 52, 38, needed)
+
+
+def _data(now: float, should: float, what: str, within: int, around: int, needed: bool | None) -> Loss:
+    """What is sent in pieces of these sizes, of which `within` bytes are headers, and `around` stand around each."""
+    part, whole = (round(100 * max(0.0, size - within) / (size + around), 1) for size in (now, should))
+    return less(part, whole, f"% of what is sent is data, by {what} of {now:g} bytes instead of {should:g}", needed=needed)
 
 
 def staged(*, needed: bool | None = True) -> Loss:

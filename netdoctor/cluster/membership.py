@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from netdoctor.cluster.observations import Nodes
 from netdoctor.environment import Of, Role, named, names_of
+from netdoctor.facts import nodelist
 from netdoctor.facts.launcher import Launcher, detect
 
 MAX_NODES: Final = 1024  # one process holds a connection to each: docs/meeting.md has what is measured, and the way to more
@@ -21,13 +22,8 @@ _PORTS: Final = range(20000, 29000)
 _JOB: Final = names_of(Of.START, Of.JOB)
 # Who else would know the first node.
 _MASTERS: Final = named(Role.MASTER)
-_NODELISTS: Final = named(Role.NODELIST, "slurm")
-_WORKERS: Final = named(Role.NODELIST, "volcano")
 _INDEXES: Final = named(Role.NODE_RANK, "jobset")
 _JOB_PORTS: Final = named(Role.PORT)
-_HOSTS: Final = re.compile(
-    r"(?=[^,])([A-Za-z0-9._-]*)(?:\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]([A-Za-z0-9._-]*))?(?:,|$)"
-)
 
 
 class NodesError(ValueError):
@@ -135,10 +131,10 @@ def _master(variables: Mapping[str, str]) -> str | None:
     for name in _MASTERS:
         if variables.get(name):
             return variables[name][:253]
-    for name in _NODELISTS:
-        if first := next(hosts(variables.get(name, "")), None):
+    for name in nodelist.SLURM:
+        if first := next(nodelist.hosts(variables.get(name, "")), None):
             return first
-    for name in _WORKERS:
+    for name in nodelist.WORKERS:
         if first := variables.get(name, "").partition(",")[0]:
             return first
     if (jobset := variables.get("JOBSET_NAME")) and (job := variables.get("REPLICATED_JOB_NAME")):
@@ -150,21 +146,9 @@ def _names(launcher: Launcher, variables: Mapping[str, str], count: int) -> tupl
     """SLURM_NODEID counts along the step's list (srun(1)); where the list is of another length it is of something else."""
     if launcher.name != "slurm":
         return ()
-    listed = next((variables[name] for name in _NODELISTS if variables.get(name)), "")
-    every = tuple(islice(hosts(listed), count + 1))
+    listed = next((variables[name] for name in nodelist.SLURM if variables.get(name)), "")
+    every = tuple(islice(nodelist.hosts(listed), count + 1))
     return every if len(every) == count else ()
-
-
-def hosts(nodelist: str) -> Iterator[str]:
-    """Slurm's list written out: ``gpu[03-04,9],login1`` is gpu03, gpu04, gpu9, login1.  Ends at what is not of that form."""
-    at = 0
-    while match := _HOSTS.match(nodelist, at):
-        at = match.end()
-        head, ranges, tail = match.groups()
-        if ranges is None:
-            yield head
-        for low, _, high in (one.partition("-") for one in (ranges or "").split(",") if one):
-            yield from (f"{head}{number:0{len(low)}}{tail}" for number in range(int(low), int(high or low) + 1))
 
 
 def _run(variables: Mapping[str, str]) -> str:

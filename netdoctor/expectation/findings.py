@@ -124,6 +124,7 @@ def _fail(subject: str, cause: str, short: Sequence[Shortfall], about: About) ->
 
 
 _DIFFERS: Final = Loss(None, "it works, at another pace or in another way", None)
+_OF_RAILS: Final = {Quantity.MTU: roce_frames, Quantity.PACKET: infiniband_packets}
 
 
 def loss_of(one: Shortfall, about: About) -> Loss:
@@ -131,12 +132,11 @@ def loss_of(one: Shortfall, about: About) -> Loss:
     quantity, should = one.expectation.quantity, one.expectation.should
     if quantity in _PARTS_OF_MANY:
         return less(about.number - 1, about.number, about.what, needed=about.needed)
-    of_rails = quantity is Quantity.MTU and one.expectation.source is Source.SIBLINGS  # no other parts have an MTU
-    if of_rails and not isinstance(should, str) and not isinstance(one.has, str):
-        return roce_frames(one.has, should, needed=about.needed)
-    if quantity is Quantity.PACKET and not isinstance(should, str) and not isinstance(one.has, str):
-        return infiniband_packets(one.has, should, needed=about.needed)
-    if quantity not in _UNITS or isinstance(should, str) or isinstance(one.has, str):
+    if isinstance(should, str) or isinstance(one.has, str):
+        return _DIFFERS
+    if one.expectation.source is Source.SIBLINGS and quantity in _OF_RAILS:  # the site's MTU is that of any interface
+        return _OF_RAILS[quantity](one.has, should, needed=about.needed)
+    if quantity not in _UNITS:
         return _DIFFERS
     if one.expectation.enough is not None and one.has >= one.expectation.enough:
         return Loss(0.0, "what is below it needs no more", about.needed)

@@ -4,7 +4,6 @@ Not their compute mode: a batch system changes it for the GPUs of one job (LSF, 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from typing import Final
 
@@ -105,7 +104,7 @@ def _clocks(parts: tuple[Part, ...]) -> Iterator[Expectation]:
         group = [(part.name, part.has.get(Quantity.CLOCK)) for part in parts if part.like == like]
         known = [value for _, value in group if isinstance(value, float) and value > 0]
         if len(known) > 1:
-            usual = statistics.median_high(known)
+            usual = sorted(known)[len(known) // 2]
             because = f"the median of {len(known)} of its kind"
             yield from (Expectation(name, Quantity.CLOCK, usual, Source.SIBLINGS, because) for name, _ in group)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -77,6 +76,8 @@ def like(past: Past, now: Entry) -> tuple[Entry, ...]:
 
 def fall(past: Past, now: Entry) -> Fall | None:
     """What the ring's own spread does not explain; None: nothing, or fewer like runs than can tell."""
+    import statistics
+
     ring = like(past, now)
     if len(ring) < FEWEST:
         return None

@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 
 from netdoctor.expectation.model import Expectation, Part, Quantity, Source, Value
+from netdoctor.facts import tables
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
@@ -58,8 +58,7 @@ class Shape:
 @lru_cache(maxsize=1)
 def table() -> tuple[Shape, ...]:
     """All rows, the more particular ones first."""
-    text = resources.files(__package__).joinpath("platforms.tsv").read_text(encoding="utf-8")
-    head, *rows = (line.split("\t") for line in text.splitlines() if line)
+    head, *rows = tables.rows(__package__, "platforms.tsv")
     return tuple(_shape(dict(zip(head, row, strict=True))) for row in rows)
 
 

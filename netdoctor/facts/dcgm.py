@@ -19,7 +19,8 @@ _IMEX: Final = re.compile(
     r"IMEX (?:domain|daemon) status is [^()]{0,40}\([^)]{0,40}\)|"
     "Check IMEX installation, configuration, domain and daemon status, and network connectivity"
 )
-_SKIPPED: Final = " ,;."
+_PUNCTUATION: Final = " ,;."
+_HEALTHY: Final = "Healthy"  # as Health, below
 
 
 class Health(Word):
@@ -64,18 +65,24 @@ def probe(host: Host, gpus: Gpus) -> Dcgm | Unavailable:
     if isinstance(got, Unavailable):
         return Dcgm(True, got, got)
     watching = value(got.get("watching"), bool, "whether DCGM watches")
-    rows: list[Any] | Unavailable = value(got.get("incidents"), list, "incidents of DCGM") if watching else []
-    return Dcgm(
-        True, watching, rows if isinstance(rows, Unavailable) else tuple(one for row in rows if (one := _incident(row)))
-    )
+    return Dcgm(True, watching, _incidents(got) if watching else ())
 
 
-def _incident(row: Any) -> Incident | None:
-    one = (
-        {name: str(row.get(name, "")) for name in ("entity", "id", "system", "health", "text")} if isinstance(row, dict) else {}
-    )
-    text = _IMEX.sub("", one.get("text", "")).strip(_SKIPPED)
-    if not one or (one["text"] and not text):
+def _incidents(got: dict[str, Any]) -> tuple[Incident, ...] | Unavailable:
+    """Nothing was found where DCGM itself calls that healthy."""
+    rows: list[Any] | Unavailable = value(got.get("incidents"), list, "incidents of DCGM")
+    if isinstance(rows, Unavailable):
+        return rows
+    if not all(isinstance(row, dict) for row in rows):
+        return Unavailable(Kind.MALFORMED, "incidents of DCGM")
+    if not rows and got.get("overall") != _HEALTHY:
+        return Unavailable(Kind.MALFORMED, f"it says {got.get('overall')!r} of all, and nothing of any")
+    return tuple(one for row in rows if (one := _incident(row)))
+
+
+def _incident(row: dict[str, Any]) -> Incident | None:
+    entity, number, system, told, said = (str(row.get(name, "")) for name in ("entity", "id", "system", "health", "text"))
+    text = _IMEX.sub("", said).strip(_PUNCTUATION)
+    if said and not text:
         return None
-    health = next((kind for kind in Health if kind.value == one["health"]), Health.ERROR)
-    return Incident(f"{one['entity']} {one['id']}", one["system"], health, text)
+    return Incident(f"{entity} {number}", system, next((kind for kind in Health if kind.value == told), Health.ERROR), text)

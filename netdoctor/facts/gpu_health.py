@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 # nvmlClocksEventReason*: what lowers the clocks and is not the job's, an idle GPU's or the site's own setting.
 HW_SLOWDOWN: Final = 0x8
+SW_THERMAL: Final = 0x20
+HW_THERMAL: Final = 0x40
+POWER_BRAKE: Final = 0x80
 # What else keeps them low, each with a reason of its own: idle, the power limit, another GPU of a group, a display.
 IDLE: Final = 0x1
 SW_POWER: Final = 0x4
 SYNC_BOOST: Final = 0x10
 DISPLAY: Final = 0x100
-SW_THERMAL: Final = 0x20
-HW_THERMAL: Final = 0x40
-POWER_BRAKE: Final = 0x80
 EXCLUSIVE: Final = (1, 3)  # nvmlComputeMode_t: one thread, one process
 
 

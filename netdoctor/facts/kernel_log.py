@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import Any, Final
 
+from netdoctor.facts import tables
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import Gpus, pci_address
 from netdoctor.host.base import Host, mapping, value
@@ -129,8 +129,7 @@ class KernelLog(Fact):
 
 @lru_cache(maxsize=1)
 def catalogue() -> Mapping[tuple[str, str], Meaning]:
-    text = resources.files(__package__).joinpath("xids.tsv").read_text(encoding="utf-8")
-    rows = (line.split("\t") for line in text.splitlines()[1:] if line)
+    _, *rows = tables.rows(__package__, "xids.tsv")
     return {
         (kind, number): Meaning(what, ends == "yes", Action(act), told == "yes") for kind, number, what, ends, act, told in rows
     }

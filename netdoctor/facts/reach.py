@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
-from netdoctor.environment import Role, named
+from netdoctor.facts import nodelist
 from netdoctor.facts.base import Fact
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.net import Net
@@ -18,8 +17,6 @@ from netdoctor.model import Kind, Unavailable
 
 MOST: Final = 16  # hosts that are asked: a sample of a large job's; `netdoctor allreduce` asks all, both ways
 SECONDS: Final = "3.5"  # the kernel gives up on a neighbour after three seconds (mcast_solicit), and says EHOSTUNREACH
-SLURM: Final = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-COMMAS: Final = ("VC_WORKER_HOSTS",)
 
 
 @dataclass(frozen=True)
@@ -70,37 +67,15 @@ def probe(host: Host, environ: Environ, net: Net) -> Reach | Unavailable:
 
 def job_hosts(environ: Environ) -> list[str] | Unavailable:
     """The nodes that the launcher lists; none where it lists none in a form that is known here."""
-    for name in (*SLURM, *COMMAS):
+    for name in (*nodelist.SLURM, *nodelist.WORKERS):
         listed = environ.get(name)
         if isinstance(listed, Unavailable):
             return listed
         if listed:
-            found = list(itertools.islice(expand(listed), 1 << 16))
-            return found or Unavailable(Kind.MALFORMED, f"{name}={listed[:60]!r}")
+            if not nodelist.understood(listed):
+                return Unavailable(Kind.MALFORMED, f"{name}={listed[:60]!r}")
+            return list(islice(nodelist.hosts(listed), 1 << 16))
     return []
-
-
-assert set(SLURM) <= set(named(Role.NODELIST))
-
-
-def expand(text: str) -> Iterator[str]:
-    """``gpu[01-03,7],login`` as scontrol(1) show hostnames gives it; a bracket that does not close gives nothing."""
-    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
-    if ",".join(parts) != text:
-        return
-    for part in parts:
-        pieces = re.split(r"\[([^\]]*)\]", part)
-        choices = [[piece] if n % 2 == 0 else list(_numbers(piece)) for n, piece in enumerate(pieces)]
-        yield from ("".join(one) for one in itertools.product(*choices))
-
-
-def _numbers(text: str) -> Iterator[str]:
-    for item in text.split(","):
-        first, dash, last = item.partition("-")
-        if dash and first.isdecimal() and last.isdecimal() and int(last) - int(first) < 1 << 16:
-            yield from (str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))
-        else:
-            yield item
 
 
 def _paths(host: Host, people: tuple[Peer, ...], mtus: Mapping[str, int]) -> Mapping[str, Path] | Unavailable:

@@ -12,6 +12,9 @@ from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, link, mapping, names, read
 from netdoctor.model import Kind, Unavailable, Word, missing
 
+# What to do where evidence is not the job's own.
+FROM_JOB: Final = "look from the job itself: netdoctor run -- CMD; or --vantage job, if this is where the job runs"
+
 
 class Place(Word):
     """The kind of place that netdoctor looks from; the configuration's `vantage` may name it."""

@@ -20,12 +20,13 @@ from netdoctor.model import Finding, Fix, Loss, Status, Unavailable, missing
 CAUSE: Final = "plugin_mismatch"
 STATIC: Final = "STATIC_PLUGIN"  # any beginning of it will do: strncasecmp(name, "STATIC_PLUGIN", strlen(name))
 STATIC_SINCE: Final = (2, 22, 3)
-BY_VALUE_SINCE: Final = (2, 21, 5)  # before, only libnccl-net-VALUE.so of a network, only the value itself of a tuner
 NO_PREFIX_SINCE: Final = (2, 27, 3)  # a path, or lib….so, gets no prefix
-NONE_SINCE: Final = (2, 28, 3)  # with lists of networks
-UNREAD: Final = (
-    99  # the newest interface of versions whose source was not read: only what certainly does not fit may be so called
-)
+LISTS_SINCE: Final = (2, 28, 3)
+# What dlopen is asked for where a variable has a value.
+ITSELF: Final = "{value}"
+PREFIXED: Final = "{prefix}-{value}.so"
+# The newest interface of versions whose source was not read: only what certainly does not fit may be so called.
+UNREAD: Final = 99
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,11 @@ class Role:
     symbol: str
     # (first NCCL version, oldest and newest interface that it looks for); before the first it opens none
     interfaces: tuple[tuple[Version, int, int], ...]
+    tried: tuple[tuple[Version, tuple[str, ...]], ...]  # (first NCCL version, what it makes of a value, in turn)
     loss: Loss  # where one that was named is not taken
     instead: str  # what NCCL does without
+    lists: bool = False  # the variable may name several, since LISTS_SINCE
+    default_since: Version = (0, 0, 0)  # before, none is taken that is not named
 
     @property
     def since(self) -> Version:
@@ -56,25 +60,23 @@ class Role:
 
     def names(self, value: str | None, version: Version | Unavailable) -> tuple[str, ...]:
         """What dlopen is asked for, in turn.  Of a version that is not known as the newest does it."""
-        known = version or NONE_SINCE
-        if value is None or (value == "" and not (self is NET and known >= NONE_SINCE)):
-            old = self is TUNER and known < BY_VALUE_SINCE
-            return () if old else (f"{self.prefix}.so",)
+        known = version or LISTS_SINCE
+        listed = self.lists and known >= LISTS_SINCE
+        if value is None or (value == "" and not listed):
+            return (f"{self.prefix}.so",) if known >= self.default_since else ()
         if value.lower() == "none":  # before 2.28.3 no word of its own: the name of no library
             return ()
-        listed = value.split(",") if self is NET and known >= NONE_SINCE else [value]
-        return tuple(name for one in listed if one for name in self._tried(one, known))
+        every = value.split(",") if listed else [value]
+        return tuple(name for one in every if one for name in self._tried(one, known))
 
     def _tried(self, value: str, version: Version) -> tuple[str, ...]:
-        prefixed = f"{self.prefix}-{value}.so"
-        if version < BY_VALUE_SINCE:
-            return (prefixed,) if self is NET else (value,)
         if STATIC.lower().startswith(value.lower()) and version >= STATIC_SINCE:
             return (STATIC,)
         whole = "/" in value or (value.startswith("lib") and value.endswith(".so"))
-        if (whole and version >= NO_PREFIX_SINCE) or (self is PROFILER and version < (2, 26, 2)):
-            return (value,)
-        return value, prefixed
+        forms = next(forms for since, forms in reversed(self.tried) if version >= since)
+        if whole and version >= NO_PREFIX_SINCE:
+            forms = (ITSELF,)
+        return tuple(form.format(prefix=self.prefix, value=value) for form in forms)
 
 
 NET: Final = Role(
@@ -93,8 +95,10 @@ NET: Final = Role(
         ((2, 30, 3), 6, 12),
         ((2, 33, 0), 6, UNREAD),
     ),
+    (((0, 0, 0), (PREFIXED,)), ((2, 21, 5), (ITSELF, PREFIXED))),
     MIGHT,
     "its own network",
+    lists=True,
 )
 TUNER: Final = Role(
     "tuner",
@@ -110,8 +114,10 @@ TUNER: Final = Role(
         ((2, 30, 3), 2, 6),
         ((2, 33, 0), 2, UNREAD),
     ),
+    (((0, 0, 0), (ITSELF,)), ((2, 21, 5), (ITSELF, PREFIXED))),
     MIGHT,
     "its own choice of algorithms, or that of the network plugin",
+    default_since=(2, 21, 5),
 )
 PROFILER: Final = Role(
     "profiler",
@@ -128,6 +134,7 @@ PROFILER: Final = Role(
         ((2, 31, 0), 1, 7),
         ((2, 33, 0), 1, UNREAD),
     ),
+    (((0, 0, 0), (ITSELF,)), ((2, 26, 2), (ITSELF, PREFIXED))),
     NOTHING,
     "no profiler",
 )
@@ -137,6 +144,7 @@ ENV: Final = Role(
     "libnccl-env",
     "ncclEnvPlugin_v",
     (((2, 28, 7), 1, 1), ((2, 30, 7), 1, 2), ((2, 33, 0), 1, UNREAD)),
+    (((0, 0, 0), (ITSELF, PREFIXED)),),
     MIGHT,
     "the environment as it is",
 )

@@ -14,8 +14,7 @@ from netdoctor.facts.runs import Baseline, CommonRun, PathRun, Run
 from netdoctor.model import Unavailable, missing
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.integers import integer
-from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource
-from netdoctor.nccl.log.merge import family
+from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource, family
 from netdoctor.nccl.rdma_access import usable
 from netdoctor.nccl.selector import parse_hcas
 

@@ -8,6 +8,7 @@ from netdoctor.facts.library_search import Linkage, Torch
 from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import Baseline
+from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.model import Finding, Kind, Status, Unavailable
 from netdoctor.nccl.hcas import no_accelerator
 
@@ -28,10 +29,31 @@ def used_nccl(libraries: Libraries, baseline: Baseline) -> Version | Unavailable
     return used.version if used else Unavailable(Kind.NOT_READ, "which NCCL the job uses is not known")
 
 
-def showed_nothing(baseline: Baseline) -> Unavailable | None:
-    """Why a run that did not end well before a rank mapped libnccl shows as little as none."""
-    run = baseline.run or None
-    if run is None or run.finished or run.mapped or any(rank.mapped for rank in run.ranks):
+def seen_loaded(finding: Finding, vantage: Vantage, baseline: Baseline) -> Finding:
+    """What is said of a library of the job's, as far as it was seen: nothing passes or skips from outside the job's
+    environment, whose LD_LIBRARY_PATH may lead to others, and nothing passes by the loader's rules alone, for a run may show
+    another.
+
+    Nor is a library missing that only the loader's path of somebody else does not lead to.
+    """
+    searched = finding.status is Status.FAIL and "lacks" in finding.evidence
+    if finding.status not in (Status.PASS, Status.SKIP) and not searched:
+        return finding
+    if not vantage.job_environment:
+        return Finding(Status.UNKNOWN, f"{finding.message}, {vantage.why_not}", finding.subject, how=FROM_JOB)
+    lost = _unshown(baseline)
+    if lost is None or searched or finding.status is Status.SKIP:
+        return finding
+    text = f"{finding.message}; the all-reduce would show it: {lost}"
+    return Finding(Status.UNKNOWN, text, finding.subject, notes=finding.notes)
+
+
+def _unshown(baseline: Baseline) -> Unavailable | None:
+    """Why no run shows what is loaded: one that did not end well before a rank mapped libnccl shows as little as none."""
+    run = baseline.run
+    if isinstance(run, Unavailable):
+        return run
+    if run.finished or run.mapped or any(rank.mapped for rank in run.ranks):
         return None
     return Unavailable(Kind.NOT_READ, run.reason or f"the run is {run.state}")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from netdoctor.facts import tables
 from netdoctor.facts.nccl_version import Version, parse, text
 from netdoctor.nccl.integers import strtoll
 
@@ -100,11 +101,8 @@ def program_of(name: str) -> str | None:
 @lru_cache(maxsize=1)
 def table() -> dict[str, Variable]:
     """Every row by name."""
-    from importlib.resources import files
-
-    lines = files("netdoctor.variables").joinpath("catalogue.tsv").read_text("utf-8").splitlines()[1:]
-    rows = (_row(line.split("\t")) for line in lines)
-    return {row.name: row for row in rows}
+    _, *rows = tables.rows(__package__, "catalogue.tsv")
+    return {row.name: row for row in map(_row, rows)}
 
 
 def _row(cells: list[str]) -> Variable:

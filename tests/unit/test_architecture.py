@@ -218,6 +218,14 @@ def test_version_imports_nothing_heavy() -> None:
     assert not loaded & heavy
 
 
+def test_what_checks_import_is_ready_for_no_log() -> None:
+    """Its patterns take a tenth of what all else does to import, and a look at a node reads none."""
+    program = "import sys, netdoctor.api; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    of_log = {name for name in loaded if name.startswith("netdoctor.nccl.log.")}
+    assert of_log == {"netdoctor.nccl.log.facts", "netdoctor.nccl.log.wordings"}
+
+
 def test_no_file_is_too_long_to_hold_in_the_head() -> None:
     long = {
         str(p.relative_to(ROOT)): n

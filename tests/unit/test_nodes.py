@@ -24,7 +24,7 @@ from netdoctor.cluster import connectivity, endpoints, messages
 from netdoctor.cluster.connectivity import ProbeServer, fault_of
 from netdoctor.cluster.coordinator import Coordinator
 from netdoctor.cluster.member import MeetingError, Member
-from netdoctor.cluster.membership import Given, NodesError, find, hosts
+from netdoctor.cluster.membership import Given, NodesError, find
 from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Gone, Miss, Nodes, Proof
 from netdoctor.cluster.secret import Secret
 from netdoctor.config.load import Config
@@ -126,24 +126,6 @@ def test_options_win() -> None:
 def test_what_is_missing_is_said(given: Given, text: str) -> None:
     with pytest.raises(NodesError, match=text):
         find(given, {})
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "names"),
-    [
-        ("gpu[03-04,9],login1", ["gpu03", "gpu04", "gpu9", "login1"]),
-        ("a", ["a"]),
-        ("a-1.b,c", ["a-1.b", "c"]),
-        ("r[9-10]n", ["r9n", "r10n"]),
-        ("[1-2]", ["1", "2"]),
-        ("", []),
-        ("a[x]", []),
-        ("a,b[x]", ["a"]),
-        (",", []),
-    ],
-)
-def test_slurms_list_of_nodes(nodelist: str, names: list[str]) -> None:
-    assert list(hosts(nodelist)) == names
 
 
 def test_a_node_that_did_not_come_has_the_name_of_slurm() -> None:

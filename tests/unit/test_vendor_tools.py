@@ -153,6 +153,12 @@ def test_an_error_beside_that_of_imex_is_told() -> None:
     )
 
 
+@pytest.mark.parametrize("told", [{"overall": "Failure", "incidents": []}, {"incidents": []}, {"incidents": ["GPU 3"]}])
+def test_nothing_is_found_only_where_dcgm_says_so(told: dict[str, Any]) -> None:
+    found = dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: {"watching": True, **told}}), f.gpus())
+    assert getattr(getattr(found, "incidents", None), "kind", None) is Kind.MALFORMED
+
+
 def test_where_there_is_no_dcgm() -> None:
     absent = Unavailable(Kind.ABSENT)
     host = ReplayHost(dict.fromkeys((f"stat:{path}" for path in dcgm.PROGRAMS), absent))

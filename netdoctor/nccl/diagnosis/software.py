@@ -141,12 +141,10 @@ def _gloo_connect(e: Event, loopback: bool) -> Iterator[Hypothesis]:
         yield Hypothesis("gloo_backend", Confidence.STRONG, text, (e,), _GLOO)
     else:
         local = next((a for a in (e.data.get("remote", ""), e.data.get("local", "")) if link_local(a) or of_a_bridge(a)), "")
-        if local:
-            text = f"Gloo took an interface that others cannot reach: {local} is known on its own host or link only"
-            yield Hypothesis("socket_ifname", Confidence.STRONG_MINUS, text, (e,), _GLOO)
         yield Hypothesis("gloo_backend", Confidence.LIKELY_PLUS, "Gloo could not connect all ranks", (e,), _GLOO)
-        text = "Gloo may have taken an interface that others cannot reach"
-        yield Hypothesis("socket_ifname", Confidence.OPEN, text, (e,), _GLOO)
+        text = f"Gloo took an interface that others cannot reach: {local} is known on its own host or link only"
+        text = text if local else "Gloo may have taken an interface that others cannot reach"
+        yield Hypothesis("socket_ifname", Confidence.STRONG_MINUS if local else Confidence.OPEN, text, (e,), _GLOO)
         confidence = Confidence.OPEN_PLUS if Wording.DROPPED.within(why) else Confidence.OPEN_MINUS
         yield Hypothesis("firewall_connect", confidence, "ports between the nodes may be closed", (e,))
 

@@ -31,7 +31,6 @@ _UNSTARTED: Final = {
     "slots": "the launcher has fewer slots, or less of a resource, than the job asks for: it started nothing",
 }
 _FIRST = Fix("read the log of the first rank that failed, from its end backwards")
-_PEERS = Fix("read the log of the first rank that failed, from its end backwards")
 COMPARE = Fix("compare the ranks' collectives", ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "torchfrtrace   # flight recorder"))
 
 
@@ -181,10 +180,10 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
         lost = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
         text = f"{lost}: what these lines show is the consequence, the first failure is elsewhere"
         how = "the log of the peer that went away"
-        yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _PEERS, how)
+        yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _FIRST, how)
     elif any(Wording.REMOTE.within(e.text) for e in log.of("generic")):
         text = "NCCL reports a remote process that exited, or a network error"
-        yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, log.of("generic"), _PEERS)
+        yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, log.of("generic"), _FIRST)
 
 
 def waiting(log: LogFacts) -> Iterator[Hypothesis]:

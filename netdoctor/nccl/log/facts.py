@@ -107,6 +107,15 @@ EventKind = (
 )
 STEPS: Final = 3  # signs of work after which a rank is known to go on: the collectives of a step need all ranks
 SOCKET: Final = "Socket"  # NCCL's name of its network over TCP
+# Networks as printed -> family.  Sources: NCCL (IB, Socket), nccl-rdma-sharp-plugins (IBext*, UCX*), aws-ofi-nccl
+# (AWS Libfabric before 1.9, Libfabric after), Google (FasTrak, GPUDirectTCPX*, gIB).
+_FAMILY: Final = (("aws libfabric", "Libfabric"), ("libfabric", "Libfabric"), ("socket", SOCKET), ("ib", "IB"))
+
+
+def family(network: str) -> str:
+    """``AWS Libfabric`` and ``Libfabric`` are one family, ``IBext_v8`` is IB's; other names stand for themselves."""
+    low = network.lower()
+    return next((name for start, name in _FAMILY if low.startswith(start)), network)
 
 
 class Level(Word):

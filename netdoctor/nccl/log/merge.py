@@ -21,18 +21,9 @@ from netdoctor.nccl.log.facts import (
     NetSource,
     RankFacts,
     Via,
+    family,
 )
 from netdoctor.textsafe import clean
-
-# Networks as printed -> family.  Sources: NCCL (IB, Socket), nccl-rdma-sharp-plugins (IBext*, UCX*), aws-ofi-nccl
-# (AWS Libfabric before 1.9, Libfabric after), Google (FasTrak, GPUDirectTCPX*, gIB).
-_FAMILY = (("aws libfabric", "Libfabric"), ("libfabric", "Libfabric"), ("socket", "Socket"), ("ib", "IB"))
-
-
-def family(network: str) -> str:
-    """``AWS Libfabric`` and ``Libfabric`` are one family, ``IBext_v8`` is IB's; other names stand for themselves."""
-    low = network.lower()
-    return next((name for start, name in _FAMILY if low.startswith(start)), network)
 
 
 def merge(accumulator: Accumulator) -> LogFacts:

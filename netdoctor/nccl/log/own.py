@@ -12,7 +12,6 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 _LABEL: Final = rb"(?P<label>(?:\[[^\]\s]{1,100}\]:? ?|\d{1,6}: ?)?)"  # of srun --label, torchrun --tee, kubectl logs --prefix
-_OUR: Final = rb"netdoctor(?: \d+\.\d+\S* on \S|: )"
 _HEAD: Final = re.compile(_LABEL + rb"netdoctor \d+\.\d+\S* on \S")
 _VERDICT: Final = re.compile(_LABEL + rb"(?:healthy|unhealthy|inconclusive|nothing failed (?:at|of)): ?\S?")
 _LINE: Final = re.compile(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import cached_property
 
 
 class Wording(Enum):
@@ -91,8 +92,9 @@ class Wording(Enum):
     CLIPPED = "greater than the maximum|ignoring nccl_algo"  # src/transport/net_socket.cc
     NOTHING_LEFT = "algorithm/protocol|unrecognized"  # src/enqueue.cc, src/graph/tuning.cc
 
-    def __init__(self, pattern: str) -> None:
-        self._regex = re.compile(pattern, re.IGNORECASE)
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:  # when it is asked for: a look at a node imports these and reads no log
+        return re.compile(self.value, re.IGNORECASE)
 
     def within(self, text: str) -> bool:
         """Whether these words are in a message, or in what a pattern caught of it."""
