@@ -94,6 +94,8 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
+from netdoctor.nccl.shm_proof import REFUSED as SHM_REFUSED
+from netdoctor.nccl.shm_proof import ShmProof
 from netdoctor.nccl.spread import Spread
 from netdoctor.nccl.turns import Nccl
 from netdoctor.nccl.used_version import job_torch, loader_rules_say, showed_nothing, used_nccl
@@ -203,6 +205,7 @@ __all__ = [
     "HW_SLOWDOWN",
     "HW_THERMAL",
     "POWER_BRAKE",
+    "SHM_REFUSED",
     "SOCKET",
     "STATE_NODES",
     "STATE_RANKS",
@@ -294,6 +297,7 @@ __all__ = [
     "Selector",
     "Setting",
     "Severity",
+    "ShmProof",
     "Spread",
     "State",
     "Status",

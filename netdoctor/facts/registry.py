@@ -45,6 +45,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Pci": Source("netdoctor.facts.pci"),
     "PciPath": Source("netdoctor.facts.pci_path", after=("Pci", "Vantage")),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
+    "ShmProof": Source("netdoctor.nccl.shm_proof", after=("Libraries", "Gpus", "Intent", "Cgroups", "Vantage")),
     "Reach": Source("netdoctor.facts.reach", after=("Environ", "Net")),
     "Ranks": Source("netdoctor.facts.ranks", after=("Environ",)),
     "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),

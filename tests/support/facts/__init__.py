@@ -28,6 +28,7 @@ from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.system import System
 from netdoctor.facts.vantage import Vantage
+from netdoctor.nccl.shm_proof import ShmProof
 from tests.support.facts.hardware import *
 from tests.support.facts.judging import *
 from tests.support.facts.runs import *
@@ -58,6 +59,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Expected: expected(),
         Baseline: baseline(),
         PathRun: path_run(),
+        ShmProof: ShmProof(1 << 40, ""),
         Cluster: cluster(),
         **(changes or {}),
     }

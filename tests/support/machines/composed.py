@@ -239,7 +239,7 @@ class Composed:
         mounts += "33 30 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
         write("/proc/self/mountinfo", f"{mounts}32 31 0:31 / /dev/shm rw,nosuid,nodev - tmpfs {shm}\n")
         self._cgroups()
-        write("/proc/meminfo", "MemTotal:       2113331496 kB\n")
+        write("/proc/meminfo", "MemTotal:       2113331496 kB\nMemAvailable:   1902331496 kB\n")
         ada = f"ada:x:{uid}:{uid}::/home/ada:/bin/bash\n" if uid else ""
         write("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{ada}")
         for name, number in {"net": 0, "user": 0, "mnt": 1, "pid": 2, "ipc": 3, "uts": 4, "cgroup": 5}.items():
