@@ -55,13 +55,13 @@ def probe(
     least, most = pool_bytes(library.version, 1)
     files, each = intent.ranks_most * intent.communicators, most or least
     size = files * each + intent.shm_bytes
-    if (lost := _too_much(host, size, cgroups)) is not None:
+    if (lost := _too_much(host, size, intent.shm_bytes, cgroups)) is not None:
         return lost
     got = mapping(host, question("shm", files=files, each=each, beside=intent.shm_bytes))
     return got if isinstance(got, Unavailable) else ShmProof(size, value(got.get("error"), str, "ask:shm"))
 
 
-def _too_much(host: Host, size: int, cgroups: Cgroups) -> Unavailable | None:
+def _too_much(host: Host, size: int, beside: int, cgroups: Cgroups) -> Unavailable | None:
     """Where memory is short the kernel ends some process of the cgroup, or all of them (memory.oom.group)."""
     text = read(host, "/proc/meminfo")
     found = text and re.search(r"^MemAvailable:\s+(\d{1,15}) kB$", text, re.ASCII | re.MULTILINE)
@@ -69,13 +69,13 @@ def _too_much(host: Host, size: int, cgroups: Cgroups) -> Unavailable | None:
         return Unavailable(Kind.NOT_READ, "how much memory is free could not be told")
     if int(found[1]) << 10 < _SPARE * size:
         return Unavailable(Kind.REFUSED, f"the node has not {_SPARE} times {size_text(size)} of free memory")
-    if (lost := missing(cgroups.memory, *(cgroups.memory or ()))) is not None:
+    caps = [cap for cap in cgroups.memory or () if cap]
+    held = {cap.file: read(host, f"{cap.file.rpartition('/')[0]}/memory.stat") for cap in caps}
+    # Limits that cannot be read do not stop what is NCCL's: its ranks take as much in any case, and more.
+    lost = missing(cgroups.memory, *(cgroups.memory or ()), *held.values())
+    if lost is not None and beside:
         return Unavailable(Kind.NOT_READ, f"memory limits of the cgroup: {lost}")
-    for cap in cgroups.memory or ():
-        stat = read(host, f"{cap.file.rpartition('/')[0]}/memory.stat") if cap else ""
-        held = sum(map(int, _HELD.findall(stat))) if stat else 0
-        if isinstance(stat, Unavailable):
-            return Unavailable(Kind.NOT_READ, f"what is held of {cap.file}: {stat}" if cap else str(stat))
-        if cap and cap.most - held < _SPARE * size:
+    for cap in caps:
+        if cap.most - sum(map(int, _HELD.findall(held[cap.file] or ""))) < _SPARE * size:
             return Unavailable(Kind.REFUSED, f"{cap.file} does not leave {_SPARE} times {size_text(size)}")
     return None

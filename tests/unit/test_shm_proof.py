@@ -53,8 +53,8 @@ HELD = f"file {1 << 40}\nanon {{}}\nshmem {100 << 20}\n"
         (8 << 20, LIMIT, HELD.format(100 << 20), None),  # what files hold is given back
         (8 << 20, LIMIT, HELD.format(500 << 20), Kind.REFUSED),
         (8 << 20, LIMIT, f"total_rss {600 << 20}\n", Kind.REFUSED),
-        (8 << 20, LIMIT, "", Kind.NOT_READ),
-        (8 << 20, replace(LIMIT, memory=(Unavailable(Kind.DENIED),)), "", Kind.NOT_READ),
+        (8 << 20, LIMIT, "", None),  # its ranks take as much in any case
+        (8 << 20, replace(LIMIT, memory=(Unavailable(Kind.DENIED),)), "", None),
     ],
 )
 def test_nobody_is_killed_for_a_question(free: int, cgroups: Cgroups, stat: str, kind: Kind | None) -> None:
@@ -67,3 +67,14 @@ def test_nobody_asks_from_outside_or_without_a_gpu() -> None:
     assert isinstance(outside, Unavailable) and outside.kind is Kind.REFUSED
     none = probe(ReplayHost({}), f.libraries(), f.gpus(0), Intent(ranks_here=8, ranks_most=8), NO_LIMIT, f.vantage())
     assert isinstance(none, Unavailable) and none.kind is Kind.UNSUPPORTED
+
+
+def test_the_jobs_own_share_is_not_tried_where_limits_are_not_seen() -> None:
+    hidden = replace(NO_LIMIT, memory=(Unavailable(Kind.DENIED),))
+    job = Intent(ranks_here=8, ranks_most=8, shm_bytes=1 << 20)
+    free = {"file:/proc/meminfo": FREE.format(8 << 20)}
+    found = probe(ReplayHost(free), f.libraries(), f.gpus(), job, hidden, f.vantage())
+    assert isinstance(found, Unavailable) and found.kind is Kind.NOT_READ
+    asked = "ask:shm?beside=1048576&each=33034240&files=8"
+    given = probe(ReplayHost({asked: {"error": ""}, **free}), f.libraries(), f.gpus(), job, NO_LIMIT, f.vantage())
+    assert given == ShmProof(8 * 33_034_240 + (1 << 20), "")
