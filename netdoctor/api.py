@@ -42,6 +42,7 @@ from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
+from netdoctor.facts.net_errors import Errors, NetErrors
 from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.pci_path import PciPath
@@ -231,6 +232,7 @@ __all__ = [
     "DeviceNames",
     "DirectPaths",
     "Environ",
+    "Errors",
     "Expected",
     "Fabric",
     "Finding",
@@ -266,6 +268,7 @@ __all__ = [
     "NcclChoice",
     "NcclLibrary",
     "Net",
+    "NetErrors",
     "Node",
     "Obstacle",
     "Pair",

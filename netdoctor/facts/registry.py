@@ -54,9 +54,10 @@ SOURCES: Final[dict[str, Source]] = {
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
     "Dcgm": Source("netdoctor.facts.dcgm", after=("Gpus",)),
     "GpuLoad": Source("netdoctor.facts.gpu_load"),
+    "NetErrors": Source("netdoctor.facts.net_errors"),
 }
 # Made when the all-reduce has run: what was seen beside it.
-BESIDE_THE_RUN: Final = ("GpuLoad",)
+BESIDE_THE_RUN: Final = ("GpuLoad", "NetErrors")
 
 # Facts that are runs: made by `live`, or brought by a snapshot.
 RUNS: Final = {

@@ -18,6 +18,7 @@ from netdoctor.cli import setup
 from netdoctor.config.load import load
 from netdoctor.facts.cpu import cpu_list
 from netdoctor.facts.gpu_load import QUESTION
+from netdoctor.facts.net_errors import QUESTION as ERRORS
 from netdoctor.facts.past import FILE
 from netdoctor.facts.ranks import QUESTION as RANKS
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
@@ -154,6 +155,7 @@ class Composed:
             "ask:clock": {**CLOCK, **self.told.get("clock", {})},
             RANKS: {"ranks": self._ranks()},
             QUESTION: answers.gpu_load(self.node),
+            ERRORS: answers.net_errors(self.machine),
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
             "statvfs:/dev/shm": {"size": shm, "free": shm},
