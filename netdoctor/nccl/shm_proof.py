@@ -27,8 +27,6 @@ REFUSED: Final = {
     "EFBIG": "larger than a file of this process may be (ulimit -f)",
     "EROFS": "mounted for reading only",
 }
-# Memory that nobody gives back: of v2, and of v1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
-_HELD: Final = re.compile(r"^(?:anon|shmem|slab_unreclaimable|total_rss|total_shmem) (\d{1,20})$", re.ASCII | re.MULTILINE)
 _SPARE: Final = 2  # as much again must be left, for nobody may be killed for a question
 
 
@@ -70,12 +68,11 @@ def _too_much(host: Host, size: int, beside: int, cgroups: Cgroups) -> Unavailab
     if int(found[1]) << 10 < _SPARE * size:
         return Unavailable(Kind.REFUSED, f"the node has not {_SPARE} times {size_text(size)} of free memory")
     caps = [cap for cap in cgroups.memory or () if cap]
-    held = {cap.file: read(host, f"{cap.file.rpartition('/')[0]}/memory.stat") for cap in caps}
     # Limits that cannot be read do not stop what is NCCL's: its ranks take as much in any case, and more.
-    lost = missing(cgroups.memory, *(cgroups.memory or ()), *held.values())
+    lost = missing(cgroups.memory, *(cgroups.memory or ()), *(cap.used for cap in caps))
     if lost is not None and beside:
         return Unavailable(Kind.NOT_READ, f"memory limits of the cgroup: {lost}")
     for cap in caps:
-        if cap.most - sum(map(int, _HELD.findall(held[cap.file] or ""))) < _SPARE * size:
+        if cap.most - (cap.used or 0) < _SPARE * size:
             return Unavailable(Kind.REFUSED, f"{cap.file} does not leave {_SPARE} times {size_text(size)}")
     return None

@@ -375,18 +375,6 @@ ROWS: Final = (
         )
         for what, size in (("4 KiB", "4k"), ("64 MiB", "64m"), ("a little less than eight ranks take", "251m"))
     ),
-    *(
-        Row(
-            f"/dev/shm that {what}, and whose figures are fine",
-            Scene(setup=setup, env={"NCCL_RUNTIME_CONNECT": "0"}),
-            {SHM: "fail shm_disabled_or_small"},
-            base=Scene(env={"NCCL_RUNTIME_CONNECT": "0"}),
-        )
-        for what, setup in (
-            ("holds two files", "mount -t tmpfs -o nr_inodes=2 shm /dev/shm"),
-            ("is for reading only", "mount -o remount,bind,ro /dev/shm"),
-        )
-    ),
     Row("another file system on /dev/shm", Scene(setup="mount -t ramfs ram /dev/shm"), {SHM: "unknown: no tmpfs"}),
     # Variables
     by_environment("a name that nothing reads", {ENVIRONMENT: "fail env_misuse"}, NCCL_SOKET_IFNAME="eth0"),

@@ -17,18 +17,15 @@ from tests.support import facts as f
 ASKED = "ask:shm?beside=0&each=33034240&files=8"
 FREE = "MemTotal: 9000000 kB\nMemAvailable: {} kB\n"
 NO_LIMIT = Cgroups((), (), (), hidden=False)
-LIMIT = replace(NO_LIMIT, memory=(Cap("/sys/fs/cgroup/job/memory.max", 1 << 30),))
+FILE = "/sys/fs/cgroup/job/memory.max"
 
 
 def asked(
-    *, answer: Answer, free: int = 8 << 20, cgroups: Cgroups = NO_LIMIT, stat: str = "", vantage: Vantage | None = None
+    *, answer: Answer, free: int = 8 << 20, cgroups: Cgroups = NO_LIMIT, vantage: Vantage | None = None
 ) -> ShmProof | Unavailable:
     answers: dict[str, Answer] = {ASKED: answer, "file:/proc/meminfo": FREE.format(free)}
-    if stat:
-        answers["file:/sys/fs/cgroup/job/memory.stat"] = stat
-    return probe(
-        ReplayHost(answers), f.libraries(), f.gpus(), Intent(ranks_here=8, ranks_most=8), cgroups, vantage or f.vantage()
-    )
+    job = Intent(ranks_here=8, ranks_most=8)
+    return probe(ReplayHost(answers), f.libraries(), f.gpus(), job, cgroups, vantage or f.vantage())
 
 
 @pytest.mark.parametrize("error", ["", "ENOSPC", "EACCES"])
@@ -42,23 +39,21 @@ def test_an_answer_of_another_shape_is_none() -> None:
     assert asked(answer=Unavailable(Kind.TIMED_OUT, "5 s")) == Unavailable(Kind.TIMED_OUT, "5 s")
 
 
-HELD = f"file {1 << 40}\nanon {{}}\nshmem {100 << 20}\n"
-
-
 @pytest.mark.parametrize(
-    ("free", "cgroups", "stat", "kind"),
+    ("free", "memory", "kind"),
     [
-        (500_000, NO_LIMIT, "", Kind.REFUSED),  # kB: less than twice 252 MiB
-        (530_000, NO_LIMIT, "", None),
-        (8 << 20, LIMIT, HELD.format(100 << 20), None),  # what files hold is given back
-        (8 << 20, LIMIT, HELD.format(500 << 20), Kind.REFUSED),
-        (8 << 20, LIMIT, f"total_rss {600 << 20}\n", Kind.REFUSED),
-        (8 << 20, LIMIT, "", None),  # its ranks take as much in any case
-        (8 << 20, replace(LIMIT, memory=(Unavailable(Kind.DENIED),)), "", None),
+        (500_000, None, Kind.REFUSED),  # kB: less than twice 252 MiB
+        (530_000, None, None),
+        (8 << 20, Cap(FILE, 1 << 30, 200 << 20), None),
+        (8 << 20, Cap(FILE, 1 << 30, 600 << 20), Kind.REFUSED),
+        (8 << 20, Cap(FILE, 1 << 30, Unavailable(Kind.DENIED)), None),  # its ranks take as much in any case
+        (8 << 20, Cap(FILE, 1 << 28, Unavailable(Kind.DENIED)), Kind.REFUSED),
+        (8 << 20, Unavailable(Kind.DENIED), None),
     ],
 )
-def test_nobody_is_killed_for_a_question(free: int, cgroups: Cgroups, stat: str, kind: Kind | None) -> None:
-    found = asked(answer={"error": ""}, free=free, cgroups=cgroups, stat=stat)
+def test_nobody_is_killed_for_a_question(free: int, memory: Cap | Unavailable | None, kind: Kind | None) -> None:
+    limits = NO_LIMIT if memory is None else replace(NO_LIMIT, memory=(memory,))
+    found = asked(answer={"error": ""}, free=free, cgroups=limits)
     assert (found.kind if isinstance(found, Unavailable) else None) is kind
 
 
@@ -69,7 +64,7 @@ def test_nobody_asks_from_outside_or_without_a_gpu() -> None:
     assert isinstance(none, Unavailable) and none.kind is Kind.UNSUPPORTED
 
 
-def test_the_jobs_own_share_is_not_tried_where_limits_are_not_seen() -> None:
+def test_the_jobs_own_share_is_not_tried_blindly() -> None:
     hidden = replace(NO_LIMIT, memory=(Unavailable(Kind.DENIED),))
     job = Intent(ranks_here=8, ranks_most=8, shm_bytes=1 << 20)
     free = {"file:/proc/meminfo": FREE.format(8 << 20)}
