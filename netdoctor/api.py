@@ -65,6 +65,7 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
+from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import CLOSED, Room, System
 from netdoctor.facts.vantage import Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
@@ -305,6 +306,7 @@ __all__ = [
     "State",
     "Status",
     "Step",
+    "SysctlFiles",
     "System",
     "SystemEvent",
     "Told",

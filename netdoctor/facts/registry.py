@@ -26,6 +26,7 @@ class Source:
 SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.facts.vantage"),
     "Kernel": Source("netdoctor.facts.kernel"),
+    "SysctlFiles": Source("netdoctor.facts.sysctl_files", after=("Vantage",)),
     "Cgroups": Source("netdoctor.facts.cgroups"),
     "Platform": Source("netdoctor.facts.platform"),
     "Environ": Source("netdoctor.facts.environ"),
