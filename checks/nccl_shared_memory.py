@@ -2,6 +2,7 @@
 
 It is the container's own: 64 MiB in Docker and Podman where nothing is said.  Connections by SHM come on top, and only a run
 shows them.  Each communicator of a rank has a pool of its own, unless it shares its parent's (ncclCommSplit, splitShare).
+What is free is tried: a child takes as many files of that size as the ranks would, and the job's own share (job.shm_bytes).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
+    SHM_REFUSED,
     Baseline,
     CommonRun,
     Environ,
@@ -24,6 +26,7 @@ from netdoctor.api import (
     PathRun,
     Pci,
     Run,
+    ShmProof,
     Status,
     Unavailable,
     Vantage,
@@ -60,6 +63,12 @@ OCCUPIED = Fix(
     ("df -h /dev/shm", "ls -l /dev/shm", "lsof +D /dev/shm", "rm /dev/shm/nccl-*   # where no job of NCCL runs"),
 )
 
+OTHERWISE = {
+    "EDQUOT": Fix("lift this user's quota on /dev/shm", ("quota -v", "mount | grep /dev/shm")),
+    "EFBIG": Fix("lift the limit of a file's size", ("ulimit -f unlimited",)),
+    "EROFS": Fix("mount /dev/shm for writing", ("mount -o remount,rw /dev/shm",)),
+}
+
 
 @dataclass(frozen=True)
 class Need:
@@ -68,18 +77,21 @@ class Need:
     version: Version
     ranks: int
     communicators: int
+    beside: int = 0  # what the job itself puts there
 
     @property
     def least(self) -> int:
-        return shm_pool(self.version, self.ranks)[0]
+        return shm_pool(self.version, self.ranks)[0] + self.beside
 
     @property
     def most(self) -> int | None:
-        return shm_pool(self.version, self.ranks * self.communicators)[1]
+        pools = shm_pool(self.version, self.ranks * self.communicators)[1]
+        return None if pools is None else pools + self.beside
 
     @property
     def text(self) -> str:
-        return f"{self.ranks} rank{'s' if self.ranks > 1 else ''} of NCCL {version_text(self.version)} take"
+        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''} of NCCL {version_text(self.version)}"
+        return f"{ranks} and job.shm_bytes take" if self.beside else f"{ranks} take"
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -94,6 +106,7 @@ def shared_memory(
     baseline: Baseline,
     path: PathRun,
     environ: Environ,
+    proof: ShmProof,
     job: Intent,
     gpus: Gpus,
     pci: Pci,
@@ -121,17 +134,23 @@ def shared_memory(
         yield unknown(f"how many ranks start here could not be told: {why}", how=RUN)
     elif isinstance(version, Unavailable):
         yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)
-    elif run is not None and run.finished and _as_the_job(run, version, ranks, job.communicators, nodes):
+    elif run is not None and run.finished and _as_the_job(run, version, ranks, job, nodes):
         yield ok(f"{count(run.experiment.ranks, 'rank')} of NCCL {run.nccl_version} had their shared memory", ranks=ranks)
     else:
         # Ranks of several nodes that did their sums had what they need, however many of them were here.
         spared = isinstance(run, CommonRun) and run.finished
         must = not spared and (nodes > 1 or _connects_at_start(version, environ))
-        need = Need(version, ranks, job.communicators)
+        need = Need(version, ranks, job.communicators, job.shm_bytes)
         found = _by_the_figures(need, kernel, must, missing(gpus.visible), vantage)
         if found.status is Status.FAIL and job.ranks_here and job.ranks_here < ranks:
             few = _by_the_figures(replace(need, ranks=job.ranks_here), kernel, must, missing(gpus.visible), vantage)
             found = few if few.status is Status.FAIL else if_it_starts_more(found, job)
+        else:
+            found = _tried(found, need, proof, must, vantage)
+            if found.status is Status.FAIL and "error" in found.evidence and (job.ranks_here or 0) < ranks:
+                found = if_it_starts_more(found, job)
+            elif found.status is Status.FAIL and "error" in found.evidence and not gpus.visible:
+                found = unknown(f"{found.message}; how many GPUs the job sees could not be read", how=RUN, **found.evidence)
         if found.status is Status.PASS and lost is not None:
             found = unknown(f"{found.message}; what the all-reduce showed could not be read: {lost}", how=RUN)
         yield found
@@ -147,9 +166,9 @@ def _connects_at_start(version: Version, environ: Environ) -> bool:
     return version < LAZY or any(isinstance(one, str) and nccl_param(one, 1, version) == 0 for one in said)
 
 
-def _as_the_job(run: Run, version: Version, ranks: int, communicators: int, nodes: int) -> bool:
+def _as_the_job(run: Run, version: Version, ranks: int, job: Intent, nodes: int) -> bool:
     """Whether the run took of /dev/shm what the job takes: as many ranks here, and as many pools for them."""
-    alike = run.experiment.ranks >= ranks and communicators == 1 and not isinstance(run, CommonRun)
+    alike = run.experiment.ranks >= ranks and job.communicators == 1 and not isinstance(run, CommonRun) and not job.shm_bytes
     return alike and (nodes == 1 or version < LAZY)
 
 
@@ -167,8 +186,8 @@ def _by_the_figures(need: Need, kernel: Kernel, must: bool, unseen: Unavailable 
     text = f"/dev/shm has {size_text(room)}, and {least}" if small else f"{least}, and less than that of /dev/shm is free"
     if need.least > room and unseen is not None:
         return unknown(f"{text}; how many GPUs the job sees could not be read: {unseen}", **said)
-    if need.least > room and must:
-        fix = fix_container(vantage, "shm") if small else OCCUPIED
+    if need.least > room and (must or need.beside > room):
+        fix = _larger(vantage, need) if small else OCCUPIED
         return fail(text, expected=f"at least {size_text(need.least)}", why=STOPS, fix=fix, takes=need.least, **said)
     if need.least > room:
         return unknown(f"{text}, unless all of them reach each other by P2P", how=RUN, **said)
@@ -179,3 +198,33 @@ def _by_the_figures(need: Need, kernel: Kernel, must: bool, unseen: Unavailable 
             f"{need.text} {measured} at start, and whether so much of /dev/shm is free is not known", how=how, **said
         )
     return ok(f"{need.text} {size_text(need.most)} at start, and that much of /dev/shm is free", takes=need.most, **said)
+
+
+def _tried(found: Finding, need: Need, proof: ShmProof, must: bool, vantage: Vantage) -> Finding:
+    """What the child saw, where the figures say that there is room, or cannot tell; it makes no pass of an unknown."""
+    if found.status is Status.FAIL or found.perhaps is not None:
+        return found
+    error, asked = proof.error, proof.size or 0
+    lost = missing(error, proof.size)
+    if error in SHM_REFUSED and (asked <= need.least or error == "EROFS"):
+        words = f"a child that took what {need.text} of /dev/shm was refused: {SHM_REFUSED[error]} ({error})"
+        if not must and need.beside == 0:
+            return unknown(f"{words}; ranks that all reach each other by P2P do without", how=RUN, **found.evidence)
+        fix = _larger(vantage, need) if error == "ENOSPC" else OTHERWISE[error]
+        why = STOPS.replace(SHM_REFUSED["ENOSPC"], SHM_REFUSED[error])
+        return fail(words, expected=f"{size_text(asked)} of /dev/shm", why=why, fix=fix, error=error, **need.evidence)
+    if found.status is not Status.PASS:
+        return found
+    if error == "" and asked >= (need.most or 0):
+        return replace(found, message=f"{found.message}: a child was given it")
+    unshown = error or "it asked for less" if lost is None else lost
+    return unknown(f"{found.message}; whether it is given no child showed: {unshown}", how=RUN, **found.evidence)
+
+
+def _larger(vantage: Vantage, need: Need) -> Fix:
+    """The mend names 8 GiB, which is enough for NCCL alone."""
+    fix, size = fix_container(vantage, "shm"), 8 << 30
+    while size < need.least:
+        size *= 2
+    more = [line.replace("8Gi", f"{size >> 30}Gi").replace("8g", f"{size >> 30}g") for line in fix.commands]
+    return replace(fix, commands=tuple(more))

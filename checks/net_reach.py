@@ -36,6 +36,7 @@ from netdoctor.api import (
 
 HOSTS, NEIGHBOURS = "hosts", "neighbours"
 ROOM = "net.ipv4.neigh.default.gc_thresh3"
+KEPT = "net.ipv4.neigh.default.gc_thresh2"  # net/core/neighbour.c, neigh_alloc and neigh_forced_gc
 GONE = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")
 ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
 MEND_MTU = Fix(
@@ -172,7 +173,10 @@ def _neighbours(net: Net, kernel: Kernel, intent: Intent, vantage: Vantage) -> I
             room=most[0],
         )
     else:
-        yield ok(f"the kernel has room for the job's {count(need, 'neighbour')}", subject=NEIGHBOURS, room=most[0])
+        kept = kernel.sysctl_ints(KEPT)
+        few = kept[0] if not isinstance(kept, Unavailable) and kept[0] < need else None
+        notes = [f"beyond {KEPT} of {few} it drops those that were idle for 5 s, and asks for them again"] if few else []
+        yield ok(f"the kernel has room for the job's {count(need, 'neighbour')}", subject=NEIGHBOURS, notes=notes, room=most[0])
 
 
 def _on_link(link: Link) -> int:

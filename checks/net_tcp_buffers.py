@@ -16,6 +16,7 @@ from netdoctor.api import (
     Fix,
     Intent,
     Kernel,
+    Kind,
     Libraries,
     Link,
     NcclChoice,
@@ -23,6 +24,7 @@ from netdoctor.api import (
     PathRun,
     Quantity,
     Rdma,
+    SysctlFiles,
     Unavailable,
     Vantage,
     Version,
@@ -42,6 +44,7 @@ from netdoctor.api import (
     unknown,
 )
 
+CONGESTION = "net.ipv4.tcp_congestion_control"
 RUN = "run the all-reduce, or set NCCL_NET"
 WIDE_MS = 1.0  # enough up to this round trip: any network inside one site
 NEAR_MS = 0.02  # no kernel TCP round trip between two hosts is shorter (a switch hop, two stacks, interrupts)
@@ -66,6 +69,7 @@ class RoundTrip:
 @check(id="net.tcp_buffers", title="TCP windows fill the links, where sockets carry the data", cause="tcp_tuning")
 def tcp_buffers(
     kernel: Kernel,
+    files: SysctlFiles,
     net: Net,
     vantage: Vantage,
     environ: Environ,
@@ -87,7 +91,7 @@ def tcp_buffers(
     elif isinstance(environ.variables, Unavailable):  # with a log, what carries the data is known without it
         yield unknown(f"the job's variables could not be read: {environ.variables}")
     else:
-        yield from (between_nodes(one, intent) for one in _congestion(kernel))
+        yield from (between_nodes(one, intent) for one in _congestion(kernel, files))
         if isinstance(window, Unavailable):
             yield unknown(f"the TCP buffers could not be read: {window}", carrier=data.why)
             return
@@ -98,9 +102,9 @@ def tcp_buffers(
             yield between_nodes(found, intent)
 
 
-def _congestion(kernel: Kernel) -> Iterator[Finding]:
-    """A name that the kernel does not offer; a good one is not worth a word."""
-    chosen = kernel.sysctl("net.ipv4.tcp_congestion_control")
+def _congestion(kernel: Kernel, files: SysctlFiles) -> Iterator[Finding]:
+    """A name that the kernel does not offer, or another than the node's files say; a good one is not worth a word."""
+    chosen = kernel.sysctl(CONGESTION)
     offered = kernel.sysctl("net.ipv4.tcp_available_congestion_control")
     if (why := missing(chosen, offered)) is not None:
         yield unknown(f"whether the congestion control is offered could not be read: {why}", subject="congestion control")
@@ -113,6 +117,27 @@ def _congestion(kernel: Kernel) -> Iterator[Finding]:
             expected=f"one of {' '.join(names)}",
             chosen=name,
             offered=sorted(names),
+        )
+        return
+    meant = (files.said or {}).get(CONGESTION)
+    if isinstance(files.said, Unavailable) and files.said.kind is not Kind.UNSUPPORTED:
+        yield unknown(
+            f"what the node's files say of {CONGESTION} could not be read: {files.said}", subject="congestion control"
+        )
+    elif meant is not None and name and meant.value != name:
+        loaded = meant.value in names
+        yield fail(
+            f"tcp_congestion_control is {name}, and {meant.file} says {meant.value}",
+            subject="congestion control",
+            loss=cost.MIGHT,
+            expected=meant.value,
+            why="a file that is read before its module is there changes nothing (systemd-sysctl.service(8))",
+            fix=Fix(
+                f"load tcp_{meant.value} before the file is read, or let the file say {name}",
+                (*(() if loaded else (f"modprobe tcp_{meant.value}",)), f"sysctl -w {CONGESTION}={meant.value}"),
+                () if loaded else (f"echo tcp_{meant.value} > /etc/modules-load.d/netdoctor.conf",),
+            ),
+            chosen=name,
         )
 
 

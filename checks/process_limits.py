@@ -7,7 +7,7 @@ lies between depends on what nobody knows here: a DataLoader's workers, the data
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from netdoctor.api import (
@@ -30,6 +30,7 @@ from netdoctor.api import (
     Vantage,
     check,
     cost,
+    count,
     fail,
     fix_container,
     hcas,
@@ -56,6 +57,8 @@ CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is u
 # `import torch` holds 148 MB of its own (torch 2.13 without CUDA, Anonymous of smaps_rollup; with CUDA more): half of it.
 MEMORY_LEAST = 64 << 20
 MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as much for CUDA's context and torch
+CORES = "a rank's main thread takes a core, and NCCL's proxy another while anything is under way"
+MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
 WORKERS = "workers of a DataLoader are not counted"
 
@@ -66,6 +69,7 @@ class Need:
 
     least: float
     most: float
+    what: str = ""  # that takes it, in words
 
 
 @dataclass(frozen=True)
@@ -99,13 +103,14 @@ class Here:
         if cap.most < need.least:
             cores = cost.less(cap.most, need.least, "cores that the main threads of these ranks need")
             text = f"{has}; {self.who_if_few} must have {_figure(subject, need.least)} at least"
-            return fail(text, fix=fix, loss=cores if subject == "cpu" else None, **said)
+            return fail(text, fix=fix, why=need.what, loss=cores if subject == "cpu" else None, **said)
         if isinstance(cap.used, Unavailable):
-            return unknown(f"{has}, and how many there are could not be read: {cap.used}", **said)
+            return unknown(f"{has}, and how much of it is taken could not be read: {cap.used}", **said)
         if left < need.most:  # what is taken may be this very job's
             taken = ", and most of that is taken" if left < need.least else ""
             text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
-            return unknown(text, how=f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}", **said)
+            more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
+            return replace(unknown(text, how=more, **said), notes=(need.what,))
         notes = () if subject in ("cpu", "nofile") else (WORKERS,)
         return ok(f"{has}; {self.who} can do with {_figure(subject, need.most)}", notes=notes, **said)
 
@@ -149,13 +154,19 @@ def limits(
     certain, ranks = (intent.ranks_per_node or min(count, shown) for count in (intent.ranks_here, intent.ranks_most))
     here = Here(ranks, certain, intent.ranks_most * nodes, intent.ranks_here * nodes, intent, vantage)
     yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if nodes > 1 else 0, here)
-    tasks = Need(TASKS_LEAST * certain, ranks * (TASKS_MOST + len(cpu.online or range(MANY))))
+    cpus = len(cpu.online or range(MANY))
+    tasks = Need(
+        TASKS_LEAST * certain,
+        ranks * (TASKS_MOST + cpus),
+        f"a rank has its main thread and NCCL's proxy, at most {TASKS_MOST} threads of NCCL, CUDA and autograd and "
+        f"{cpus} of OpenMP, one a CPU",
+    )
     yield _nproc(kernel.limit("nproc"), tasks, here)
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     for subject, caps, need, what in (
         ("pids", cgroups.pids, tasks, "{} processes and threads"),
-        ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * certain, CORES_MOST * ranks), "{} cores"),
-        ("memory", cgroups.memory, Need(MEMORY_LEAST * certain, MEMORY_MOST * ranks), "{}"),
+        ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * certain, CORES_MOST * ranks, CORES), "{} cores"),
+        ("memory", cgroups.memory, Need(MEMORY_LEAST * certain, MEMORY_MOST * ranks, MEMORY), "{}"),
     ):
         yield _cgroup(subject, caps, need, what, here, cgroups.hidden, ran)
     yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
@@ -171,9 +182,13 @@ def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
     least = FILES_LEAST + ((here.job_certain - 1) * here.intent.gloo_groups if here.intent.by_gloo else 0)
     of_nccl = nccl_ports.descriptors(here.ranks, sockets, peers if here.intent.all_to_all else 0)
     most = FILES_MOST + of_nccl * here.intent.communicators + gloo + here.job  # TCPStore: one a rank, at rank 0
+    what = (
+        f"a process of this job, at most: {FILES_MOST} for libraries and devices, {of_nccl * here.intent.communicators} for "
+        f"{count(here.intent.communicators, 'communicator')} of NCCL, {gloo} for Gloo, {here.job} for the store"
+    )
     if limit == UNLIMITED:
         return ok("open files are not limited", subject="nofile", ranks=here.ranks)
-    return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most), "nofile", "{} descriptors a process")
+    return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most, what), "nofile", "{} descriptors a process")
 
 
 def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:

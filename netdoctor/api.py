@@ -42,6 +42,7 @@ from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.nccl_version import text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
+from netdoctor.facts.net_errors import Errors, NetErrors
 from netdoctor.facts.past import Past
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.pci_path import PciPath
@@ -64,6 +65,7 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
+from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import CLOSED, Room, System
 from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
@@ -94,6 +96,8 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
+from netdoctor.nccl.shm_proof import REFUSED as SHM_REFUSED
+from netdoctor.nccl.shm_proof import ShmProof
 from netdoctor.nccl.spread import Spread
 from netdoctor.nccl.turns import Nccl
 from netdoctor.nccl.used_version import job_torch, loader_rules_say, seen_loaded, used_nccl
@@ -200,6 +204,7 @@ __all__ = [
     "HW_SLOWDOWN",
     "HW_THERMAL",
     "POWER_BRAKE",
+    "SHM_REFUSED",
     "SOCKET",
     "STATE_NODES",
     "STATE_RANKS",
@@ -225,6 +230,7 @@ __all__ = [
     "DeviceNames",
     "DirectPaths",
     "Environ",
+    "Errors",
     "Expected",
     "Fabric",
     "Finding",
@@ -260,6 +266,7 @@ __all__ = [
     "NcclChoice",
     "NcclLibrary",
     "Net",
+    "NetErrors",
     "Node",
     "Obstacle",
     "Pair",
@@ -291,10 +298,12 @@ __all__ = [
     "Selector",
     "Setting",
     "Severity",
+    "ShmProof",
     "Spread",
     "State",
     "Status",
     "Step",
+    "SysctlFiles",
     "System",
     "SystemEvent",
     "Told",

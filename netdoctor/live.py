@@ -283,14 +283,19 @@ def _with_others(work: engine.Work, session: Session | None, cluster: ClusterSes
 
 @contextmanager
 def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator[None]:
-    """With an eye on the GPUs while their all-reduce runs, where a check wants to know."""
-    from netdoctor.facts import gpu_load
+    """With an eye on GPUs and links while their all-reduce runs, where a check wants to know."""
+    from netdoctor.facts import gpu_load, net_errors
 
-    looks = "GpuLoad" in names and gpu_load.begin(work.host, facts.of(work.facts, "Gpus"))
+    begun = dict[str, str]()
+    if "GpuLoad" in names and gpu_load.begin(work.host, facts.of(work.facts, "Gpus")):
+        begun["GpuLoad"] = gpu_load.QUESTION
+    if "NetErrors" in names:
+        net_errors.begin(work.host)
+        begun["NetErrors"] = net_errors.QUESTION
     yield
-    if looks:
-        live.finish(gpu_load.QUESTION)
-        engine.collect(work, facts.BESIDE_THE_RUN)
+    for question in begun.values():
+        live.finish(question)
+    engine.collect(work, begun)
 
 
 def _all_reduces(

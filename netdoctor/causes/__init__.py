@@ -229,7 +229,7 @@ _ROWS: Final = (
         "A link runs below its capability or flaps",
         MIGHT,
         "everybody waits for the slowest link",
-        ("hardware.links", "hardware.rails", "hardware.gpus", "allreduce.bandwidth", "allreduce.nodes"),
+        ("hardware.links", "hardware.rails", "hardware.gpus", "net.errors", "allreduce.bandwidth", "allreduce.nodes"),
         (
             "Linux Documentation/ABI/testing/sysfs-bus-pci, current_link_speed",
             "Linux Documentation/ABI/stable/sysfs-class-infiniband",

@@ -288,6 +288,7 @@ KEYS: Final[dict[str, Key]] = {
     "job.nodes": _whole(1, _from(2), "nodes of the job; else what its launcher says"),
     "job.ranks_per_node": _whole(1, _more_than_the_sites, "ranks on each node; else the launcher's word, or one a GPU"),
     "job.communicators": _whole(1, _larger, "NCCL communicators (process groups) at once; each takes ports and memory"),
+    "job.shm_bytes": _whole(0, _larger, "what the job itself puts into /dev/shm on a node: batches of DataLoader workers"),
     "job.gloo_groups": _whole(0, _from(1), "Gloo process groups; 0: none"),
     "job.all_to_all": _switch(_larger, "every rank sends to every rank (mixture of experts): that takes more ports"),
     "job.paths": Key("texts", _folders, _and, "folders that the job writes (checkpoints, logs)", _FOLDERS),

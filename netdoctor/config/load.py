@@ -39,6 +39,7 @@ class Job:
     gloo_groups: int | None = None
     all_to_all: bool | None = None
     paths: tuple[str, ...] | None = None
+    shm_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,14 +21,17 @@ class Bond:
 
     ports: tuple[str, ...]
     idle: tuple[str, ...]
+    slow: Mapping[str, tuple[int, int]]  # ports that carry, and are slower than the fastest: their Mb/s and its own
 
     @property
-    def carry(self) -> int:
-        return len(self.ports) - len(self.idle)
+    def carry(self) -> float:
+        """Ports, a slower one by its share of a fast one."""
+        return round(len(self.ports) - len(self.idle) - sum(1 - now / best for now, best in self.slow.values()), 2)
 
     def expectation(self, subject: str) -> Expectation:
         idle = f"; idle: {', '.join(self.idle)}" if self.idle else ""
-        because = f"it has {', '.join(self.ports)}{idle}"
+        slow = ", ".join(f"{name} ({now:g} of {best:g} Mb/s)" for name, (now, best) in self.slow.items())
+        because = f"it has {', '.join(self.ports)}{idle}{f'; slower: {slow}' if slow else ''}"
         return Expectation(subject, Quantity.BOND, len(self.ports), Source.DEVICE, because)
 
 
@@ -37,4 +41,7 @@ def of(link: Link | None | Unavailable, net: Net) -> Bond | None:
         return None
     ports = [one for one in net.links or () if one.controller == link.index]
     idle = tuple(one.name for one in ports if not (one.up and one.running) or one.backup)
-    return Bond(tuple(one.name for one in ports), idle) if len(ports) > 1 else None
+    speeds = {one.name: one.speed_mbps for one in ports if one.name not in idle and one.speed_mbps}
+    best = max(speeds.values(), default=0)
+    slow = {name: (speed, best) for name, speed in speeds.items() if speed < best}
+    return Bond(tuple(one.name for one in ports), idle, slow) if len(ports) > 1 else None

@@ -19,7 +19,7 @@ class Cap:
 
     file: str  # that says so
     most: float  # tasks, cores, bytes, or handles of an RDMA device
-    used: int | Unavailable = 0  # of tasks, those that are there now
+    used: int | Unavailable = 0  # of tasks, those that are there now; of memory, the bytes that nobody gives back
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ _FILES: Final = {
     "memory": ("memory.max", "memory.limit_in_bytes"),
     "rdma": ("rdma.max", "rdma.max"),
 }
+# Of v2 and of v1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
+_HELD: Final = re.compile(r"^(?:anon|shmem|slab_unreclaimable|total_rss|total_shmem) (\d{1,20})$", re.ASCII | re.MULTILINE)
 _NO_LIMIT: Final = 1 << 60  # v1 shows PAGE_COUNTER_MAX, a little less than 2^63 (mm/page_counter.c)
 
 
@@ -147,4 +149,13 @@ def _value(host: Host, controller: str, file: str) -> Cap | None | Unavailable:
         return Cap(file, int(first) / int(told)) if told.isdecimal() and int(told) else Unavailable(Kind.MALFORMED, file)
     if controller == "pids":
         return Cap(file, int(first), read_int(host, file.replace("max", "current")))
-    return Cap(file, int(first))
+    return Cap(file, int(first), _held(host, f"{file.rpartition('/')[0]}/memory.stat"))
+
+
+def _held(host: Host, file: str) -> int | Unavailable:
+    """What files hold is given back when it is wanted, and so is no use."""
+    text = read(host, file)
+    if isinstance(text, Unavailable):
+        return text
+    found = _HELD.findall(text)
+    return sum(map(int, found)) if found else Unavailable(Kind.MALFORMED if text else Kind.EMPTY, file)

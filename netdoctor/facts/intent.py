@@ -59,6 +59,7 @@ class Intent(Fact):
     ranks_here: int | None = None  # on this node: as configured, as the launcher says, or one per GPU that is seen
     ranks_most: int | None = None  # the same, but that a launcher's only task may start one per GPU that it sees
     communicators: int = 1  # NCCL communicators alive at once per rank
+    shm_bytes: int = 0  # what the job itself puts into /dev/shm on this node, beside NCCL
     gloo_groups: int = 1
     by_gloo: bool = False  # the configuration says that Gloo is used; else a job may do without it, by NCCL alone
     all_to_all: bool = False

@@ -26,6 +26,7 @@ class Source:
 SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.facts.vantage"),
     "Kernel": Source("netdoctor.facts.kernel"),
+    "SysctlFiles": Source("netdoctor.facts.sysctl_files", after=("Vantage",)),
     "Cgroups": Source("netdoctor.facts.cgroups"),
     "Platform": Source("netdoctor.facts.platform"),
     "Environ": Source("netdoctor.facts.environ"),
@@ -45,6 +46,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Pci": Source("netdoctor.facts.pci"),
     "PciPath": Source("netdoctor.facts.pci_path", after=("Pci", "Vantage")),
     "Intent": Source("netdoctor.facts.intent", after=("Environ", "Net", "Gpus", "Expected")),
+    "ShmProof": Source("netdoctor.nccl.shm_proof", after=("Libraries", "Gpus", "Intent", "Cgroups", "Vantage")),
     "Reach": Source("netdoctor.facts.reach", after=("Environ", "Net")),
     "Ranks": Source("netdoctor.facts.ranks", after=("Environ",)),
     "DeviceNames": Source("netdoctor.facts.device_names", after=("Environ", "Net", "Rdma", "Pci")),
@@ -53,9 +55,10 @@ SOURCES: Final[dict[str, Source]] = {
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
     "Dcgm": Source("netdoctor.facts.dcgm", after=("Gpus",)),
     "GpuLoad": Source("netdoctor.facts.gpu_load"),
+    "NetErrors": Source("netdoctor.facts.net_errors"),
 }
 # Made when the all-reduce has run: what was seen beside it.
-BESIDE_THE_RUN: Final = ("GpuLoad",)
+BESIDE_THE_RUN: Final = ("GpuLoad", "NetErrors")
 
 # Facts that are runs: made by `live`, or brought by a snapshot.
 RUNS: Final = {

@@ -36,6 +36,7 @@ DEADLINES: Final[Mapping[str, float]] = {
     "nccl": 8.0,
     "elf": 10.0,
     "gpu_load": 630.0,
+    "net_errors": 630.0,
     "imex": 12.0,
 }
 PATIENCE: Final = 40.0  # seconds that all answers together may keep the caller waiting
@@ -122,7 +123,7 @@ class HelperPool:
         return self._answers[question]
 
     def finish(self, question: str) -> None:
-        """Tell a helper that looks on until it is told to end (`gpu_load`) that now is the time."""
+        """Tell a helper that looks on until it is told to end (`gpu_load`, `net_errors`) that now is the time."""
         if question in self._queue:
             self._queue.remove(question)
             self._answers[question] = Unavailable(Kind.NOT_READ, "its helper program did not come to begin")

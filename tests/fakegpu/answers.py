@@ -13,6 +13,7 @@ from uuid import UUID
 import pynvml
 
 from netdoctor.host.base import Answer
+from netdoctor.host.helpers import net_errors as counters
 from netdoctor.host.helpers.cuda import ATTRIBUTES
 from netdoctor.host.helpers.nvml import why
 from netdoctor.model import Kind, Unavailable
@@ -99,6 +100,23 @@ def gpu_load(machine: Machine) -> Answer:
         for gpu in machine.gpus
     ]
     return {"seconds": 4.0, "devices": devices}
+
+
+def net_errors(machine: Machine) -> Answer:
+    """What the counters of interfaces and ports tell before and after an all-reduce on a machine where nothing is wrong."""
+    clean = dict.fromkeys((*filter(None, counters.STATS), "carrier_down"), 0)
+    names = ["lo", *(one.name for one in machine.interfaces)]
+    efa = {"unavailable": "absent", "detail": "No such file or directory"}  # it has no agent for performance
+    of_ports: dict[str, dict[str, Any]] = {
+        f"{hca.name}:{number}": dict.fromkeys(counters.PMA, efa if hca.driver == "efa" else 0)
+        for hca in machine.hcas
+        for number in range(1, len(hca.ports) + 1)
+    }
+    return {
+        "seconds": 4.0,
+        "interfaces": {name: {"total": clean, "rose": clean} for name in names},
+        "ports": {name: {"total": told, "rose": told} for name, told in of_ports.items()},
+    }
 
 
 def _nvml_device(machine: Machine, index: int, gpu: Gpu) -> dict[str, Any]:

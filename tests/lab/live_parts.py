@@ -227,7 +227,8 @@ def limited(fault: str, expected: str = "fail process_limits", needs: tuple[str,
     """A limit of the process or of a cgroup."""
     config = change.pop("ranks", 8)
     base = replace(RANKS, config=RANKS.config.replace("8, gloo", f"{config}, gloo"))
-    return Row(fault, replace(base, **change), {LIMITS: expected}, {}, base, tuple(f"cgroup {one}" for one in needs))
+    also = {SHM: "no child is let take so much"} if "memory" in needs else {}
+    return Row(fault, replace(base, **change), {LIMITS: expected}, also, base, tuple(f"cgroup {one}" for one in needs))
 
 
 LIMIT_ROWS: Final = (

@@ -307,6 +307,11 @@ ROWS: Final = (
         "echo nosuch > /dev/shm/cc; mount --bind /dev/shm/cc /proc/sys/net/ipv4/tcp_congestion_control",
         {BUFFERS: "fail tcp_tuning"},
     ),
+    by_sockets(
+        "another congestion control than sysctl.d says",
+        "mount -t tmpfs none /etc/sysctl.d; echo net.ipv4.tcp_congestion_control=reno > /etc/sysctl.d/90-lab.conf",
+        {BUFFERS: "fail tcp_tuning"},
+    ),
     by_sockets("timestamps off", "sysctl -q -w net.ipv4.tcp_timestamps=0", {}),
     # Libraries
     Row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.lab.row import DCGM, FOLDERS, SYSTEM, Row
+from tests.lab.row import DCGM, FOLDERS, SHM, SYSTEM, Row
 from tests.support.namespaces.dgx import Scene
 
 ERROR, STORAGE = "fail node_error", "fail node_storage"
@@ -63,6 +63,18 @@ def quoted(text: str) -> str:
 
 
 SYSTEM_ROWS: Final = (
+    *(
+        Row(
+            f"/dev/shm that {what}, and whose figures are fine",
+            Scene(setup=setup, env={"NCCL_RUNTIME_CONNECT": "0"}),
+            {SHM: "fail shm_disabled_or_small"},
+            base=Scene(env={"NCCL_RUNTIME_CONNECT": "0"}),
+        )
+        for what, setup in (
+            ("holds two files", "mount -t tmpfs -o nr_inodes=2 shm /dev/shm"),
+            ("is for reading only", "mount -o remount,bind,ro /dev/shm"),
+        )
+    ),
     *(
         _dcgm(f"DCGM's watch of the {system} says {health}", told, f'echo "{quoted(FOUND % (system, health))}"')
         for system, health, told in (

@@ -30,6 +30,7 @@ TREE = {
     "a/cpu.max": "150000 100000\n",
     "a/b/cgroup.events": "",
     "a/b/memory.max": "1073741824\n",
+    "a/b/memory.stat": "anon 4096\nfile 999999\nkernel 7\nshmem 8192\nslab_reclaimable 77\nslab_unreclaimable 1\n",
     "a/b/pids.max": "max\n",
     "a/rdma.max": "mlx5_0 hca_handle=max hca_object=max\n",
     "a/b/rdma.max": "mlx5_0 hca_handle=max hca_object=64\nmlx5_1 hca_handle=2 hca_object=max\nmlx5_2 hca_handle=4\n",
@@ -41,7 +42,7 @@ def test_every_level_of_version_2() -> None:
     found = seen("0::/a/b\n", V2.format(root="/"), TREE)
     assert found.pids == (Cap("/sys/fs/cgroup/a/pids.max", 100, 7),)
     assert [cap.most for cap in found.cpu or () if cap] == [1.5, 4, 8]
-    assert found.memory == (Cap("/sys/fs/cgroup/a/b/memory.max", 1 << 30),)
+    assert found.memory == (Cap("/sys/fs/cgroup/a/b/memory.max", 1 << 30, 12289),)
     assert found.rdma == (Cap("/sys/fs/cgroup/a/b/rdma.max", 2),)
     assert found.hidden is False
 
@@ -66,6 +67,7 @@ def test_version_1() -> None:
         "memory/release_agent": "",
         "memory/memory.limit_in_bytes": "9223372036854771712\n",
         "memory/x/memory.limit_in_bytes": "4096\n",
+        "memory/x/memory.stat": "rss 5\ntotal_rss 300\ntotal_cache 9000\ntotal_shmem 11\n",
     }
     own = "4:pids:/x\n3:memory:/x\n2:cpu:/x\n"
     mounts = "".join(V1.format(root="/", name=name) for name in ("pids", "memory", "cpu"))
@@ -73,7 +75,7 @@ def test_version_1() -> None:
     assert found == Cgroups(
         pids=(Cap("/sys/fs/cgroup/pids/x/pids.max", 64, 3),),
         cpu=(Cap("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", 0.5),),
-        memory=(Cap("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", 4096),),
+        memory=(Cap("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", 4096, 311),),
         hidden=False,
     )
 

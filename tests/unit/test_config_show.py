@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SCHEMA = jsonschema.Draft202012Validator(whole_schema("config"))
 GOOD: dict[str, Any] = {
     "job.nodes": 2, "job.ranks_per_node": 8, "job.communicators": 1, "job.gloo_groups": 0, "job.all_to_all": True,
-    "job.paths": ["/ckpt", "/logs"],
+    "job.paths": ["/ckpt", "/logs"], "job.shm_bytes": 1073741824,
     "expected.gpus": 0, "expected.hcas": 8, "expected.hca_rate_gbps": 400, "expected.transport": "IB",
     "expected.busbw_floor": {"64M": 300, "1 GiB": 1.5, "4096": 1}, "expected.rails_routed": False,
     "expected.peers": ["gpu02:29400"], "expected.rtt_ms": 0.2, "expected.instance_type": "BM.GPU.H100.8",

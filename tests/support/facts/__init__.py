@@ -26,8 +26,10 @@ from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import System
 from netdoctor.facts.vantage import Vantage
+from netdoctor.nccl.shm_proof import ShmProof
 from tests.support.facts.hardware import *
 from tests.support.facts.judging import *
 from tests.support.facts.runs import *
@@ -40,6 +42,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Vantage: vantage(),
         DeviceNames: DeviceNames(),
         Kernel: kernel(),
+        SysctlFiles: SysctlFiles({}),
         System: system(),
         Platform: Platform("NVIDIA", "DGXH100", "DGXH100"),
         Cgroups: Cgroups((), (), (), hidden=False),
@@ -58,6 +61,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Expected: expected(),
         Baseline: baseline(),
         PathRun: path_run(),
+        ShmProof: ShmProof(1 << 40, ""),
         Cluster: cluster(),
         **(changes or {}),
     }

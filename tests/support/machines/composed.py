@@ -18,6 +18,7 @@ from netdoctor.cli import setup
 from netdoctor.config.load import load
 from netdoctor.facts.cpu import cpu_list
 from netdoctor.facts.gpu_load import QUESTION
+from netdoctor.facts.net_errors import QUESTION as ERRORS
 from netdoctor.facts.past import FILE
 from netdoctor.facts.ranks import QUESTION as RANKS
 from netdoctor.facts.runs import AllReduce, Baseline, PathRun, Run
@@ -154,6 +155,7 @@ class Composed:
             "ask:clock": {**CLOCK, **self.told.get("clock", {})},
             RANKS: {"ranks": self._ranks()},
             QUESTION: answers.gpu_load(self.node),
+            ERRORS: answers.net_errors(self.machine),
             "ask:ibverbs": answers.ibverbs(self.machine, library),
             "ask:mempolicy": {"mode": "default", "nodes": []},
             "statvfs:/dev/shm": {"size": shm, "free": shm},
@@ -239,7 +241,7 @@ class Composed:
         mounts += "33 30 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
         write("/proc/self/mountinfo", f"{mounts}32 31 0:31 / /dev/shm rw,nosuid,nodev - tmpfs {shm}\n")
         self._cgroups()
-        write("/proc/meminfo", "MemTotal:       2113331496 kB\n")
+        write("/proc/meminfo", "MemTotal:       2113331496 kB\nMemAvailable:   1902331496 kB\n")
         ada = f"ada:x:{uid}:{uid}::/home/ada:/bin/bash\n" if uid else ""
         write("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{ada}")
         for name, number in {"net": 0, "user": 0, "mnt": 1, "pid": 2, "ipc": 3, "uts": 4, "cgroup": 5}.items():

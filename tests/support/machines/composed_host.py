@@ -188,6 +188,10 @@ class ComposedHost:
         if name == "reach":
             good = {"small": True, "middle": True, "full": True, "told": None, "error": None}
             return {"paths": {one.rpartition("/")[0]: dict(good) for one in parameters["to"].split(",")}}
+        if name == "shm":
+            room: Any = self.answers["statvfs:/dev/shm"]
+            size = int(parameters["files"]) * int(parameters["each"]) + int(parameters["beside"])
+            return {"error": "ENOSPC" if size > room["free"] else ""}
         if name == "elf":
             return self._elf(parameters)
         return Unavailable(Kind.UNSUPPORTED, f"no answer composed for {question}")

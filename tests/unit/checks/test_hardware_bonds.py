@@ -13,7 +13,7 @@ from netdoctor.facts.net import Link, Net, Route
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
 from netdoctor.host.helpers import netlink
-from netdoctor.model import Finding, Severity, Status
+from netdoctor.model import Finding, Severity, Status, Unavailable
 from tests.support import facts as f
 
 WHOLE: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
@@ -69,6 +69,28 @@ def test_half_a_bond_of_a_rail() -> None:
     told = found(hardware_rails.rails, {Net: f.net(*links), Rdma: f.rdma(devices=rails), Intent: f.job(nodes=2)})
     failed = {subject: one.expected for subject, one in told.items() if one.status is Status.FAIL}
     assert list(failed) == ["mlx5_bond_5"] and "bond5p1" in str(failed), told
+
+
+def test_a_port_that_is_slower_than_its_sibling() -> None:
+    """The bond has 1.4 of two ports; in active-backup one alone carries, and an idle one is not slow as well."""
+    for mode, ports, expected in (
+        (LACP, ({}, {"speed_mbps": 10000}), 0.3),
+        (0, ({"speed_mbps": 10000}, {}), 0.3),
+        (ACTIVE_BACKUP, ({}, {"speed_mbps": 10000}), None),
+        (LACP, ({}, {"speed_mbps": 10000, "running": False}), 0.5),
+        (LACP, ({}, {"speed_mbps": Unavailable("unsupported")}), None),
+    ):
+        both = tuple({"speed_mbps": 25000, **one} for one in ports)
+        links = (f.netlink_link("lo", 1, "127.0.0.1"), *bond("bond0", 2, mode, (both[0], both[1]), "10.0.0.7"))
+        seen: dict[type, object] = {
+            Net: f.net(*links, default_route=Route("bond0")),
+            Rdma: f.rdma(devices=()),
+            Pci: f.pci(devices=tuple(f.gpu_device(n) for n in range(8))),
+            Intent: f.job(nodes=2),
+        }
+        told = found(hardware_links.links, seen).get("bond0")
+        assert (round(told.loss.share or 0, 3) if told and told.loss else None) == expected, (mode, ports)
+        assert expected != 0.3 or (told and "slower: bond0p" in str(told.expected))
 
 
 def attribute(kind: int, value: bytes) -> bytes:

@@ -20,12 +20,14 @@ from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.nccl.shared_memory import pool_bytes
+from netdoctor.nccl.shm_proof import ShmProof
 from tests.support import facts as f
 
 DOCKER, LOST, NO_RUN = 64 << 20, Unavailable("denied"), Unavailable("refused", "--no-allreduce")
 PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
 SMALL = {Kernel: f.kernel(shm_size=DOCKER), Baseline: NO_RUN, Intent: f.job(nodes=2)}
 TWO = {Intent: f.job(nodes=2)}
+OWN = f.job(shm_bytes=1 << 30)
 NO_SPACE = (
     "node01:1:1 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes, "
     "error: No space left on device (28)\n"
@@ -134,6 +136,29 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
         PASS,
     ),
     # A pool a communicator (measured: 2.20.5, 2.27.5, 2.32.3), unless they are split off another with its resources shared.
+    # What a child that took it saw.  No errno but those that end NCCL as well is a fault.
+    "the child was refused": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "ENOSPC")}, FAIL),
+    "a quota": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "EDQUOT")}, FAIL),
+    "a file's size": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "EFBIG")}, FAIL),
+    "for reading only": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "EROFS")}, FAIL),
+    "refused, and ranks may do without": ({Baseline: NO_RUN, ShmProof: ShmProof(252 << 20, "ENOSPC")}, UNKNOWN),
+    "refused more than that": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(253 << 20, "ENOSPC")}, UNKNOWN),
+    "another errno": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "EACCES")}, UNKNOWN),
+    "the child was not there": ({Baseline: NO_RUN, **TWO, ShmProof: LOST}, UNKNOWN),
+    "the child asked for less": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "")}, UNKNOWN),
+    "no room, whatever the child saw": ({**SMALL, ShmProof: LOST}, FAIL),
+    "a run of as many, whatever the child saw": ({ShmProof: LOST}, PASS),
+    "refused, where one task may start more": (
+        {
+            Baseline: NO_RUN,
+            Intent: f.intent(nodes=2, others=True, ranks_here=1, ranks_most=8),
+            ShmProof: ShmProof(252 << 20, "ENOSPC"),
+        },
+        UNKNOWN,
+    ),
+    "the job's own on top": ({Kernel: f.kernel(shm_size=512 << 20), Baseline: NO_RUN, Intent: OWN}, FAIL),
+    "the job's own, which a run does not show": ({Kernel: f.kernel(shm_size=512 << 20), Intent: OWN}, FAIL),
+    "the job's own has room": ({Kernel: f.kernel(shm_size=2 << 30, shm_free=2 << 30), Intent: OWN}, PASS),
     "several communicators": ({Kernel: f.kernel(shm_size=512 << 20), Intent: f.job(communicators=2)}, PASS),
     "too many": ({Kernel: f.kernel(shm_size=512 << 20), Baseline: NO_RUN, Intent: f.job(communicators=4)}, UNKNOWN),
     "a run has one": ({Kernel: f.kernel(shm_size=512 << 20), Intent: f.job(communicators=4)}, UNKNOWN),

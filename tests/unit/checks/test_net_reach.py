@@ -124,3 +124,14 @@ def test_the_list_of_the_step_comes_first() -> None:
     assert job_hosts(f.environ({})) == []
     for cut in ("a[", "a,b[1-"):
         assert isinstance(job_hosts(f.environ({"SLURM_JOB_NODELIST": cut})), Unavailable)
+
+
+def test_a_soft_limit_below_the_job_is_a_note() -> None:
+    sysctls = {ROOM: "1024", "net.ipv4.neigh.default.gc_thresh2": "16"}
+    found = judged({Kernel: f.kernel(sysctls=sysctls), Intent: f.job(nodes=100)})["neighbours"]
+    assert found.status is Status.PASS
+    assert found.notes == (
+        "beyond net.ipv4.neigh.default.gc_thresh2 of 16 it drops those that were idle for 5 s, and asks for them again",
+    )
+    sysctls["net.ipv4.neigh.default.gc_thresh2"] = "512"
+    assert judged({Kernel: f.kernel(sysctls=sysctls), Intent: f.job(nodes=100)})["neighbours"].notes == ()

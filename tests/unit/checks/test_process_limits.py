@@ -60,6 +60,8 @@ def cap(most: float, used: Any = 0) -> tuple[Cap, ...]:
         ("memory", cap((512 << 20) - 1), FAIL),
         ("memory", cap(512 << 20), UNKNOWN),
         ("memory", cap(64 << 30), PASS),
+        ("memory", cap(64 << 30, 1 << 20), UNKNOWN),
+        ("memory", cap(64 << 30, LOST), UNKNOWN),
     ],
 )
 def test_cgroups(subject: str, caps: Any, status: Status) -> None:

@@ -1,0 +1,261 @@
+"""No link that the job uses had errors while the all-reduce ran.
+
+Counters are read before it and after it, once each.  Bits go wrong on every link: what the standards allow of them at that
+rate and time is no fault.  What was counted since boot is a note where one port has far more than its like: no source says from
+where on it is a fault, for a link that was trained or unplugged counts as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from netdoctor.api import (
+    FROM_JOB,
+    Baseline,
+    Environ,
+    Errors,
+    Finding,
+    Fix,
+    Gpus,
+    Intent,
+    Kind,
+    Libraries,
+    Link,
+    Loss,
+    NcclChoice,
+    Net,
+    NetErrors,
+    PathRun,
+    Pci,
+    Rdma,
+    RdmaDevice,
+    RdmaPort,
+    Unavailable,
+    Vantage,
+    Version,
+    check,
+    cost,
+    count,
+    expectation,
+    fail,
+    hcas,
+    ifname,
+    missing,
+    ok,
+    parse_hcas,
+    skip,
+    transport,
+    unknown,
+)
+
+SUBJECT = "links"
+RUN = "netdoctor preflight, with the all-reduce"
+# One bit in 1e12: InfiniBand Architecture Specification volume 2 (bit error ratio of a link), IEEE 802.3 (10 Gb/s and more).
+BIT_ERRORS = 1e-12
+FASTEST = 800.0  # Gb/s, where a rate is not known
+FEW = 1  # an error that stands alone says nothing
+# Far more than its like, since boot: a rule of thumb, and so a note alone.
+FAR, LEAST = 10, 10
+HARD: dict[str, tuple[str, Loss]] = {
+    "link_downed": ("the link went down", cost.SOMETIMES),
+    "carrier_down": ("the link went down", cost.SOMETIMES),
+    "link_error_recovery": ("the link was trained anew", cost.MIGHT),
+    "local_link_integrity_errors": ("the link had more errors than it may (local link integrity)", cost.MIGHT),
+    "local_ack_timeout_err": ("packets were not acknowledged in time", cost.MIGHT),
+}
+BITS: dict[str, str] = {
+    "symbol_error": "symbols arrived damaged",
+    "port_rcv_errors": "packets arrived damaged",
+    "port_rcv_remote_physical_errors": "packets arrived that another link had damaged",
+    "rx_icrc_encapsulated": "packets arrived damaged (ICRC)",
+    "rx_crc_errors": "frames arrived damaged (CRC)",
+    "rx_frame_errors": "frames arrived damaged",
+    "rx_errors": "frames arrived damaged",
+    "tx_errors": "frames could not be sent",
+    "tx_carrier_errors": "frames could not be sent: no carrier",
+}
+# What a healthy network does as well: congestion, a slow reader, routes that change, frames that nobody here asked for.
+DROPS = (
+    *(
+        "rx_dropped",
+        "tx_dropped",
+        "rx_over_errors",
+        "rx_fifo_errors",
+        "rx_missed_errors",
+        "tx_fifo_errors",
+        "port_xmit_discards",
+    ),
+    *("excessive_buffer_overrun_errors", "rnr_nak_retry_err", "packet_seq_err", "out_of_sequence"),
+)
+REAL = (None, "bond")  # kinds of interfaces with a cable
+
+
+@dataclass(frozen=True)
+class Cable:
+    """A port or an interface, what it counted, and how fast it is."""
+
+    name: str
+    errors: Errors | Unavailable
+    gbps: float
+
+    def allowed(self, seconds: float) -> float:
+        """Damaged ones that a link in good order may have had."""
+        return max(FEW, BIT_ERRORS * self.gbps * 1e9 * seconds)
+
+
+@check(id="net.errors", title="The job's links had no errors while the all-reduce ran", cause="link_degraded")
+def net_errors(
+    errors: NetErrors,
+    net: Net,
+    rdma: Rdma,
+    pci: Pci,
+    gpus: Gpus,
+    environ: Environ,
+    libraries: Libraries,
+    nccl: NcclChoice,
+    intent: Intent,
+    baseline: Baseline,
+    paths: PathRun,
+    vantage: Vantage,
+) -> Iterator[Finding]:
+    if intent.others is False:
+        yield skip(f"{intent.why}: nothing of it goes to other nodes", subject=SUBJECT)
+        return
+    if (lost := errors.why_not) is not None or isinstance(errors.seconds, Unavailable):
+        yield unknown(f"whether links have errors under load was not seen: {lost}", subject=SUBJECT, how=RUN)
+        return
+    if not vantage.job_network:
+        yield unknown(f"links are those of the job's network, {vantage.network_elsewhere}", subject=SUBJECT, how=FROM_JOB)
+        return
+    data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
+    if rdma.efa and not data.sockets:
+        yield unknown("EFA counts no errors of its links: they are the cloud's own", subject=SUBJECT, how="rdma statistic show")
+        return
+    ports = () if data.sockets else _ports(rdma, pci, gpus, environ)
+    links = _below(ports or (), net) if data.sockets is False else _links(net, environ, ifname.versions(nccl, libraries)[-1])
+    if (lost := missing(ports, links, environ.variables if not vantage.job_environment else None)) is not None:
+        yield unknown(f"which links the job uses could not be told: {lost}", subject=SUBJECT)
+        return
+    bare = [link.name for link in links or () if not _real(link)]
+    cables = [
+        Cable(f"{d.name}:{p.number}", _of(errors.ports, f"{d.name}:{p.number}"), p.rate or FASTEST) for d, p in ports or ()
+    ]
+    cables += [
+        Cable(link.name, _of(errors.interfaces, link.name), (link.speed_mbps or FASTEST * 1000) / 1000)
+        for link in dict.fromkeys(links or ())
+        if _real(link)
+    ]
+    yield from _judged(cables, bare, errors.seconds, vantage)
+
+
+def _of(every: Mapping[str, Errors | Unavailable] | Unavailable, name: str) -> Errors | Unavailable:
+    if isinstance(every, Unavailable):
+        return every
+    return every.get(name, Unavailable(Kind.NOT_READ, "nobody counted"))
+
+
+def _real(link: Link) -> bool:
+    """Whether its counters are those of a cable: those of a veth, a VLAN or a bridge are the kernel's own."""
+    return link.kind in REAL
+
+
+def _ports(rdma: Rdma, pci: Pci, gpus: Gpus, environ: Environ) -> tuple[tuple[RdmaDevice, RdmaPort], ...] | Unavailable:
+    setting = environ.get("NCCL_IB_HCA")
+    if (lost := missing(rdma.devices, setting)) is not None:
+        return lost
+    chosen = hcas.subjects(rdma.devices or (), hcas.places(gpus, pci), pci, parse_hcas(setting or ""))
+    return tuple((one.device, port) for one in chosen for port in hcas.active_ports(one.device))
+
+
+def _below(ports: tuple[tuple[RdmaDevice, RdmaPort], ...], net: Net) -> tuple[Link, ...] | Unavailable:
+    """The interfaces of RoCE ports, which count what a port of InfiniBand does."""
+    if isinstance(net.links, Unavailable):
+        return net.links
+    names = {gid.netdev for _, port in ports if port.link_layer == "Ethernet" for gid in port.gids or ()}
+    return _with_ports_of_bonds(tuple(link for link in net.links if link.name in names), net)
+
+
+def _links(net: Net, environ: Environ, version: Version) -> tuple[Link, ...] | Unavailable:
+    """The interfaces that NET/Socket takes."""
+    settings = {name: environ.get(name) for name in ifname.VARIABLES}
+    if (lost := missing(net.links, *settings.values())) is not None:
+        return lost
+    picks = ifname.choose(net.links or (), version, {name: value for name, value in settings.items() if value}, "socket")
+    if isinstance(picks, Unavailable):
+        return picks
+    taken = tuple(link for pick in picks if (link := net.link(pick.interface)) and not link.loopback)
+    return _with_ports_of_bonds(taken, net)
+
+
+def _with_ports_of_bonds(links: tuple[Link, ...], net: Net) -> tuple[Link, ...]:
+    bonds = {link.index for link in links if link.kind == "bond"}
+    return (*links, *(link for link in net.links or () if link.controller in bonds))
+
+
+def _judged(cables: list[Cable], bare: list[str], seconds: float, vantage: Vantage) -> Iterator[Finding]:
+    found = [one for cable in cables if (one := _wrong(cable, seconds, vantage)) is not None]
+    yield from found
+    named = {one.subject for one in found}
+    silent = {cable.name: why for cable in cables if cable.name not in named and (why := _unread(cable)) is not None}
+    for why in dict.fromkeys(silent.values()):
+        names = ", ".join(name for name, one in silent.items() if one == why)
+        yield unknown(f"errors of {names} could not be read: {why}", subject=names, how="rdma statistic show; ip -s -s link")
+    if bare:
+        text = f"{', '.join(bare)}: the hardware below is not in this network namespace, and counts its errors elsewhere"
+        yield unknown(text, subject=", ".join(bare), how="on the node: netdoctor preflight --vantage node; ip -s -s link")
+    good = [cable for cable in cables if cable.name not in named and cable.name not in silent]
+    if good:
+        yield ok(f"{count(len(good), 'link')} had no errors while the all-reduce ran", subject=SUBJECT, notes=[*_notes(good)])
+    elif not found and not silent and not bare:
+        yield unknown("no link that leads to other nodes is seen", subject=SUBJECT)
+
+
+def _wrong(cable: Cable, seconds: float, vantage: Vantage) -> Finding | None:
+    rose = {name: n for name, n in (cable.errors.rose if cable.errors else {}).items() if isinstance(n, int)}
+    wrong = [HARD[name] for name in HARD if rose.get(name)]
+    wrong += [(BITS[name], cost.MIGHT) for name in BITS if rose.get(name, 0) > cable.allowed(seconds)]
+    if not wrong:
+        return None
+    worst = max((loss for _, loss in wrong), key=lambda loss: (loss.severity.rank, loss.share or 0))
+    device, colon, port = cable.name.partition(":")
+    look = (
+        f"mlxlink -d {device} -p {port} -c -e",
+        f"ibdiagnet -P all=1   # or: perfquery -x, rdma statistic show link {device}/{port}",
+    )
+    return fail(
+        f"{cable.name}, while the all-reduce ran: {'; '.join(dict.fromkeys(words for words, _ in wrong))}",
+        subject=cable.name,
+        loss=worst,
+        fix=Fix(
+            f"{expectation.place(vantage)}clean or change its cable and transceivers, then the port at either end",
+            look
+            if colon
+            else (f"ethtool -S {device} | grep -i -e err -e crc", f"ethtool -m {device}", f"ip -s -s link show {device}"),
+        ),
+        measured={"seconds": round(seconds, 1), **{name: rose[name] for name in (*HARD, *BITS) if rose.get(name)}},
+    )
+
+
+def _unread(cable: Cable) -> Unavailable | None:
+    """Why nothing may be said of it: what its driver does not count is no evidence, but where it counts nothing at all."""
+    if isinstance(cable.errors, Unavailable):
+        return cable.errors
+    told = {name: n for name, n in cable.errors.rose.items() if name in HARD or name in BITS}
+    lost = [n for n in told.values() if isinstance(n, Unavailable) and n.kind not in (Kind.UNSUPPORTED, Kind.ABSENT)]
+    if lost or any(isinstance(n, int) for name, n in told.items() if name != "local_ack_timeout_err"):
+        return lost[0] if lost else None
+    return missing(*told.values()) or Unavailable(Kind.UNSUPPORTED, "it counts no errors")
+
+
+def _notes(cables: list[Cable]) -> Iterator[str]:
+    for name in (*HARD, *BITS):
+        have = {cable.name: n for cable in cables if cable.errors and isinstance(n := cable.errors.total.get(name), int)}
+        for one, n in have.items():
+            others = [m for other, m in have.items() if other != one]
+            if others and n >= LEAST and n >= FAR * max(others):
+                yield f"since it is up {one} counted far more {name} than its like"
+    for cable in cables:
+        rose = cable.errors.rose if cable.errors else {}
+        if dropped := [name for name in DROPS if rose.get(name)]:
+            yield f"{cable.name} lost packets for want of room or readers: {', '.join(dropped)}"

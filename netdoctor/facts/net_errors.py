@@ -1,0 +1,65 @@
+"""Errors that interfaces and RDMA ports counted while the all-reduce ran, and since they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.host.base import Host, mapping, question, value
+from netdoctor.model import Kind, Unavailable, missing, unavailable_in
+
+LONGEST: Final = 600  # seconds; it is told to end when the run has
+QUESTION: Final = question("net_errors", seconds=LONGEST)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one interface or port, by the counter's name."""
+
+    rose: Mapping[str, int | Unavailable]
+    total: Mapping[str, int | Unavailable]
+
+
+@dataclass(frozen=True)
+class NetErrors(Fact):
+    """What was counted beside the all-reduce."""
+
+    seconds: float | Unavailable
+    interfaces: Mapping[str, Errors | Unavailable] | Unavailable  # of this network namespace
+    ports: Mapping[str, Errors | Unavailable] | Unavailable  # by "mlx5_0:1"
+
+    @property
+    def why_not(self) -> Unavailable | None:
+        """Why nothing was seen; nobody looks where nothing runs."""
+        lost = missing(self.seconds)
+        return replace(lost, detail="no all-reduce ran here") if lost is not None and lost.kind is Kind.NOT_READ else lost
+
+
+def begin(host: Host) -> None:
+    """Start to look; `probe` after the run tells it to end."""
+    host.prefetch([QUESTION])
+
+
+def probe(host: Host) -> NetErrors | Unavailable:
+    """What was seen; where a run is not the recording's, it is not recorded."""
+    got = mapping(host, QUESTION)
+    if isinstance(got, Unavailable):
+        return got
+    seconds = value(got.get("seconds"), (float, int), "seconds")  # type: ignore[arg-type]
+    return NetErrors(seconds, _every(got.get("interfaces"), "interfaces"), _every(got.get("ports"), "ports"))
+
+
+def _every(told: Any, what: str) -> Mapping[str, Errors | Unavailable] | Unavailable:
+    rows: dict[str, Any] | Unavailable = value(told, dict, f"counters of {what}")
+    return rows if isinstance(rows, Unavailable) else {str(name): _one(row) for name, row in rows.items()}
+
+
+def _one(row: Any) -> Errors | Unavailable:
+    if (lost := unavailable_in(row)) is not None:
+        return lost
+    rose, total = (row.get(name) if isinstance(row, dict) else None for name in ("rose", "total"))
+    if not isinstance(rose, dict) or not isinstance(total, dict):
+        return Unavailable(Kind.MALFORMED, "counters")
+    return Errors(*({str(name): value(n, int, str(name)) for name, n in some.items()} for some in (rose, total)))

@@ -1,0 +1,80 @@
+"""Counters of a real kernel around something that happens: a carrier that goes, and files of ports that rise."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from netdoctor.host.helpers import net_errors
+from tests.support.namespaces import netlab
+
+pytestmark = pytest.mark.live
+
+CARRIER = """
+import signal, threading
+from netdoctor.host.live import LiveHost
+from netdoctor.facts import net_errors
+from netdoctor.model import plain
+sh("ip link add eth0 type veth peer name far; ip link add eth1 type veth peer name far1")
+sh("for one in eth0 far eth1 far1 lo; do ip link set $one up; done")
+host = LiveHost()
+net_errors.begin(host)
+import time
+time.sleep(1.5)
+sh("ip link set far down; sleep 0.3; ip link set far up; sleep 0.3")
+host.finish(net_errors.QUESTION)
+found = net_errors.probe(host)
+host.close()
+say(plain(found))
+"""
+
+
+def test_a_carrier_that_goes_is_counted() -> None:
+    found = netlab.run(CARRIER)
+    assert found["seconds"] > 0
+    assert found["interfaces"]["eth0"]["rose"]["carrier_down"] >= 1
+    assert found["interfaces"]["eth1"]["rose"]["carrier_down"] == 0
+    assert set(found["interfaces"]["eth0"]["total"]) == {*filter(None, net_errors.STATS), "carrier_down"}
+
+
+def port(root: pathlib.Path, device: str, *, virtual: bool = False, **counters: int) -> pathlib.Path:
+    at = root / device / "ports" / "1"
+    for folder in ("counters", "hw_counters"):
+        (at / folder).mkdir(parents=True)
+    for name in net_errors.PMA:
+        (at / "counters" / name).write_text("0\n")
+    for name, value in counters.items():
+        (at / "counters" / name).write_text(f"{value}\n")
+    (root / device / "device").mkdir()
+    if virtual:
+        (root / device / "device" / "physfn").mkdir()
+    return at
+
+
+def test_ports_that_count(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rise, one that stands at its end, one that is set back, a virtual function, and one that goes away."""
+    monkeypatch.setattr(net_errors, "CLASS", str(tmp_path))
+    monkeypatch.setattr(net_errors, "told", [])
+    good = port(tmp_path, "mlx5_0", link_downed=3, symbol_error=65535, port_rcv_errors=9)
+    port(tmp_path, "mlx5_1", virtual=True)
+    gone = port(tmp_path, "mlx5_2")
+
+    def happen() -> None:
+        (good / "counters" / "link_downed").write_text("5\n")
+        (good / "counters" / "port_rcv_errors").write_text("0\n")
+        gone.rename(gone.parent / "2")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    threading.Timer(0.5, happen).start()
+    found: Any = net_errors.answer({"seconds": "20"})
+    rose = found["ports"]["mlx5_0:1"]["rose"]
+    assert (rose["link_downed"], rose["link_error_recovery"]) == (2, 0)
+    assert "stood at its end" in rose["symbol_error"]["detail"] and "set back" in rose["port_rcv_errors"]["detail"]
+    virtual = found["ports"]["mlx5_1:1"]["rose"]
+    assert all(one["unavailable"] == "unsupported" for one in virtual.values())
+    assert found["ports"]["mlx5_2:1"]["unavailable"] == "absent"

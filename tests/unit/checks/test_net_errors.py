@@ -1,0 +1,155 @@
+"""net.errors: facts to findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netdoctor.checks.net_errors import net_errors
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.net_errors import Errors, NetErrors, probe
+from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import ReplayHost
+from netdoctor.host.helpers import net_errors as helper
+from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.support import facts as f
+from tests.support.facts import healthy
+
+PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
+DENIED = Unavailable(Kind.DENIED, "EACCES")
+VIRTUAL = Unavailable(Kind.UNSUPPORTED, "a virtual function: not asked")
+PORT_COUNTERS, LINK_COUNTERS = dict.fromkeys(helper.PMA, 0), dict.fromkeys((*filter(None, helper.STATS), "carrier_down"), 0)
+
+
+def counted(seconds: float = 4.0, total: dict[str, Any] | None = None, **rose: Any) -> NetErrors:
+    """Of mlx5_3:1 and eth4 what `rose`, of the others nothing."""
+    ports = {f"mlx5_{n}:1": Errors(dict(PORT_COUNTERS), dict(PORT_COUNTERS)) for n in range(8)}
+    links = {f"eth{n}": Errors(dict(LINK_COUNTERS), dict(LINK_COUNTERS)) for n in range(9)}
+    for every, name, known in ((ports, "mlx5_3:1", helper.PMA), (links, "eth4", LINK_COUNTERS)):
+        own = {k: v for k, v in rose.items() if k in known or k in helper.OWN}
+        counts = {k: v for k, v in (total or {}).items() if k in known}
+        every[name] = Errors({**every[name].rose, **own}, {**every[name].total, **counts})
+    return NetErrors(seconds, links, ports)
+
+
+def judged(errors: Any, machine: healthy.Machine | None = None, **changes: Any) -> list[Finding]:
+    have = {**(machine or healthy.dgx_h100()), NetErrors: errors, **changes.get("changes", {})}
+    return f.judge(net_errors, have)
+
+
+# Four seconds at 400 Gb/s: 1.6 bits may be wrong.
+@pytest.mark.parametrize(
+    ("rose", "seconds", "status", "severity"),
+    [
+        ({}, 4.0, PASS, None),
+        ({"link_downed": 1}, 4.0, FAIL, Severity.WARNING),
+        ({"link_error_recovery": 1}, 4.0, FAIL, Severity.WARNING),
+        ({"local_link_integrity_errors": 1}, 4.0, FAIL, Severity.WARNING),
+        ({"local_ack_timeout_err": 1}, 4.0, FAIL, Severity.WARNING),
+        ({"symbol_error": 1}, 4.0, PASS, None),
+        ({"symbol_error": 2}, 4.0, FAIL, Severity.WARNING),
+        ({"symbol_error": 40}, 100.0, PASS, None),
+        ({"symbol_error": 41}, 100.0, FAIL, Severity.WARNING),
+        ({"port_rcv_errors": 9}, 4.0, FAIL, Severity.WARNING),
+        ({"port_rcv_remote_physical_errors": 9}, 4.0, FAIL, Severity.WARNING),
+        ({"port_xmit_discards": 9}, 4.0, PASS, None),
+        ({"rnr_nak_retry_err": 9, "out_of_sequence": 9}, 4.0, PASS, None),
+        ({"symbol_error": DENIED}, 4.0, UNKNOWN, None),
+        (dict.fromkeys(helper.PMA, VIRTUAL), 4.0, UNKNOWN, None),
+        ({**dict.fromkeys(helper.PMA, VIRTUAL), "local_ack_timeout_err": 0}, 4.0, UNKNOWN, None),
+        ({"symbol_error": DENIED, "link_downed": 1}, 4.0, FAIL, Severity.WARNING),
+    ],
+)
+def test_what_a_port_counted(rose: dict[str, Any], seconds: float, status: Status, severity: Severity | None) -> None:
+    found = judged(counted(seconds, **rose))
+    own = [one for one in found if one.subject == "mlx5_3:1"]
+    assert [(one.status, one.severity) for one in own] == ([] if status is PASS else [(status, severity)])
+    rest = next(one for one in found if one.subject == "links")
+    assert rest.status is PASS and rest.message.startswith("8 links" if status is PASS else "7 links")
+    assert all(one.fix and one.loss for one in own if one.status is FAIL)
+
+
+@pytest.mark.parametrize(
+    ("rose", "status"),
+    [
+        ({"rx_crc_errors": 500}, FAIL),
+        ({"rx_errors": 500}, FAIL),
+        ({"tx_carrier_errors": 500}, FAIL),
+        ({"carrier_down": 1}, FAIL),
+        ({"rx_crc_errors": 1}, PASS),
+        ({"rx_dropped": 500, "rx_missed_errors": 500}, PASS),
+    ],
+)
+def test_a_rail_of_roce_counts_at_its_interface(rose: dict[str, Any], status: Status) -> None:
+    found = judged(counted(**rose), healthy.hgx_roce())
+    assert [one.status for one in found if one.subject == "eth4"] == ([FAIL] if status is FAIL else [])
+    assert not [one for one in found if one.status is FAIL and one.subject != "eth4"]
+
+
+def test_packets_that_were_dropped_are_a_note() -> None:
+    (found,) = judged(counted(rx_dropped=500), healthy.hgx_roce())
+    assert found.notes == ("eth4 lost packets for want of room or readers: rx_dropped",)
+
+
+def test_sockets_alone() -> None:
+    """Of a machine without RDMA the interface that NCCL takes; what another counts is nobody's."""
+    (found,) = judged(counted(link_downed=9, rx_crc_errors=500), healthy.a100_pcie(), changes={Intent: f.job(nodes=2)})
+    assert (found.status, found.message) == (PASS, "1 link had no errors while the all-reduce ran")
+
+
+def test_far_more_than_its_like_since_boot_is_a_note() -> None:
+    (found,) = judged(counted(total={"symbol_error": 40_000}))
+    assert found.notes == ("since it is up mlx5_3:1 counted far more symbol_error than its like",)
+    (few,) = judged(counted(total={"symbol_error": 9}))
+    assert few.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("errors", "changes", "status"),
+    [
+        (Unavailable(Kind.NOT_READ), {}, UNKNOWN),
+        (Unavailable(Kind.CRASHED, "x"), {}, UNKNOWN),
+        (NetErrors(4.0, DENIED, DENIED), {}, UNKNOWN),
+        (NetErrors(4.0, {}, {}), {}, UNKNOWN),
+        (counted(), {Rdma: DENIED}, UNKNOWN),
+        (counted(), {Vantage: f.vantage(job_network=False)}, UNKNOWN),
+    ],
+)
+def test_what_was_not_seen_is_no_pass(errors: Any, changes: dict[type, Any], status: Status) -> None:
+    assert {one.status for one in judged(errors, changes=changes)} == {status}
+
+
+def test_a_pods_interface_counts_elsewhere() -> None:
+    socket = f.baseline(f.run(log=f.log(network="Socket", net="Socket")))
+    found = judged(counted(), {**healthy.dgx_pod(), Rdma: f.no_rdma(), Baseline: socket, PathRun: f.path_run()})
+    assert [(one.status, one.subject) for one in found] == [(UNKNOWN, "eth0")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "field"),
+    [({}, "seconds"), ({"seconds": 4, "interfaces": [], "ports": {}}, "interfaces"), ({"seconds": "x"}, "seconds")],
+)
+def test_rubbish_is_unread(answer: Any, field: str) -> None:
+    found = probe(ReplayHost({"ask:net_errors?seconds=600": answer}))
+    assert isinstance(found, NetErrors) and isinstance(getattr(found, field), Unavailable)
+
+
+def test_counters_of_another_shape_are_unread() -> None:
+    told = {"seconds": 4, "interfaces": {"eth0": 7, "eth1": {"rose": {"rx_errors": "x"}, "total": {}}}, "ports": {}}
+    found = probe(ReplayHost({"ask:net_errors?seconds=600": told}))
+    assert isinstance(found, NetErrors) and found.interfaces
+    assert isinstance(found.interfaces["eth0"], Unavailable)
+    eth1 = found.interfaces["eth1"]
+    assert isinstance(eth1, Errors) and isinstance(eth1.rose["rx_errors"], Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "rose"),
+    [(3, 5, 2), (0, 0, 0), (5, 3, None), (65535, 65535, None), ({"unavailable": "denied"}, 5, None)],
+)
+def test_by_how_much_a_counter_rose(first: Any, last: Any, rose: int | None) -> None:
+    found = helper.rise("symbol_error", first, last)
+    assert found == rose if rose is not None else "unavailable" in found
