@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import Gpus
 from netdoctor.host.base import Host, mapping, question, value
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, missing
 
 # Packages, and the archives of older versions; root's folders alone, for what is here runs.
 PROGRAMS: Final = ("/usr/bin/dcgmi", "/usr/local/dcgm/bin/dcgmi")
@@ -20,6 +21,7 @@ _IMEX: Final = re.compile(
     "Check IMEX installation, configuration, domain and daemon status, and network connectivity"
 )
 _SKIPPED: Final = " ,;."
+_HEALTHY: Final = "Healthy"
 
 
 class Health(Word):
@@ -64,18 +66,27 @@ def probe(host: Host, gpus: Gpus) -> Dcgm | Unavailable:
     if isinstance(got, Unavailable):
         return Dcgm(True, got, got)
     watching = value(got.get("watching"), bool, "whether DCGM watches")
-    rows: list[Any] | Unavailable = value(got.get("incidents"), list, "incidents of DCGM") if watching else []
-    return Dcgm(
-        True, watching, rows if isinstance(rows, Unavailable) else tuple(one for row in rows if (one := _incident(row)))
-    )
+    return Dcgm(True, watching, _incidents(got) if watching else ())
 
 
-def _incident(row: Any) -> Incident | None:
-    one = (
-        {name: str(row.get(name, "")) for name in ("entity", "id", "system", "health", "text")} if isinstance(row, dict) else {}
-    )
-    text = _IMEX.sub("", one.get("text", "")).strip(_SKIPPED)
-    if not one or (one["text"] and not text):
+def _incidents(told: Mapping[str, Any]) -> tuple[Incident, ...] | Unavailable:
+    """What it found; Unavailable too where it calls the whole anything but healthy and names nothing."""
+    rows: list[Any] | Unavailable = value(told.get("incidents"), list, "incidents of DCGM")
+    overall: str | Unavailable = value(told.get("overall"), str, "overall health by DCGM")
+    if (lost := missing(rows, overall if not rows else None)) is not None:
+        return lost
+    if not rows and overall != _HEALTHY:
+        return Unavailable(Kind.MALFORMED, f"it calls the whole {overall or 'nothing'}, and names nothing")
+    if not all(isinstance(row, dict) for row in rows or ()):
+        return Unavailable(Kind.MALFORMED, "incidents of DCGM")
+    return tuple(one for row in rows or () if (one := _incident(row)))
+
+
+def _incident(row: Mapping[str, Any]) -> Incident | None:
+    """None: it says nothing but what is said of healthy nodes."""
+    one = {name: str(row.get(name, "")) for name in ("entity", "id", "system", "health", "text")}
+    text = _IMEX.sub("", one["text"]).strip(_SKIPPED)
+    if one["text"] and not text:
         return None
     health = next((kind for kind in Health if kind.value == one["health"]), Health.ERROR)
     return Incident(f"{one['entity']} {one['id']}", one["system"], health, text)

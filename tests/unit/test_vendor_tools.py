@@ -142,6 +142,43 @@ def test_what_dcgm_does_not_say(text: str, kind: Kind, words: str, tmp_path: Pat
     assert (lost.kind, words in lost.detail) == (kind, True)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # Another version's form: it calls the whole a failure, and what it found is not where it was.
+        (f"echo '{HEALTHY.replace('Healthy', 'Failure')}'", "calls the whole Failure, and names nothing"),
+        ("""echo '{"body": {"Overall Health": {"value": "Warning"}, "GPU": {"children": {}}}}'""", "calls the whole Warning"),
+        ("""echo '{"body": {"Overall Health": {"value": ""}}}'""", "calls the whole nothing"),
+    ],
+)
+def test_what_dcgm_found_and_does_not_say(text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = dcgm_says(tmp_path, monkeypatch, text)
+    assert isinstance(found, Dcgm) and isinstance(found.incidents, Unavailable) and words in found.incidents.detail
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"incidents": []}, {"incidents": [], "overall": 7}, {"incidents": [None], "overall": "Healthy"}, {"overall": "Healthy"}],
+)
+def test_rubbish_of_dcgm_is_no_health(told: dict[str, Any]) -> None:
+    found = dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: {"watching": True, **told}}), f.gpus())
+    assert isinstance(found, Dcgm) and isinstance(found.incidents, Unavailable)
+
+
+def test_programs_that_die_have_said_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    died = dcgm_says(tmp_path, monkeypatch, f"echo '{HEALTHY}'; kill -SEGV $$")
+    assert isinstance(died, Dcgm) and isinstance(died.watching, Unavailable) and "SIGSEGV" in died.watching.detail
+    lost = read(imex_says(tmp_path, monkeypatch, "echo READY; kill -BUS $$", "exit 1"))
+    assert isinstance(lost, Unavailable) and "SIGBUS" in lost.detail
+
+
+def test_imex_that_this_user_may_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imex, "FOLDERS", (program(tmp_path, "nvidia-imex-ctl", "echo READY"),))
+    (tmp_path / "nvidia-imex-ctl").chmod(0o644)
+    lost: Any = imex.answer({})
+    assert lost["unavailable"] == "denied"
+
+
 def test_an_error_beside_that_of_imex_is_told() -> None:
     imex_too = "IMEX daemon status is 1 (not READY) Check IMEX installation, configuration, domain and daemon status, and "
     row = {"entity": "GPU", "id": "1", "system": "NVLINK system", "health": "Failure"}
