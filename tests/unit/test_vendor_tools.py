@@ -86,6 +86,26 @@ def test_where_there_is_no_imex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert lost["unavailable"] == "absent"
 
 
+HUNG = Unavailable(Kind.TIMED_OUT, "5 s")
+
+
+@pytest.mark.parametrize(
+    ("answers", "channels"),
+    [
+        ([{"errno": 0, "name": ""}, {"errno": 13, "name": "EACCES"}], ("channel0",)),
+        ([{"errno": 13, "name": "EACCES"}, {"errno": 1, "name": "EPERM"}], ()),
+        ([{"errno": 0, "name": ""}, HUNG], ("channel0",)),  # one is enough
+        ([{"errno": 13, "name": "EACCES"}, HUNG], HUNG),
+        ([{"errno": 13, "name": "EACCES"}, {}], Unavailable(Kind.NOT_READ, "whether channel1 opens: not told")),
+    ],
+)
+def test_a_channel_that_was_not_tried_may_open(answers: list[Any], channels: Any) -> None:
+    tried = {f"open:{fabric.CHANNELS}/channel{n}:rw": one for n, one in enumerate(answers)}
+    host = ReplayHost({"ask:nvml": {"devices": [RACK]}, f"dir:{fabric.CHANNELS}": ["channel0", "channel1"], **tried})
+    state = gpu_health.probe(host)
+    assert not isinstance(state, Unavailable) and fabric.probe(host, state, f.net()).channels == channels
+
+
 # As dcgmi health -c -j prints it (dcgmi/Health.cpp and DcgmiOutput.h): texts in lines of 54 characters.
 INCIDENTS = """{"body": {"GPU": {"children": {
   "0": {"value": "Failure", "children": {"Errors": {"children": {
