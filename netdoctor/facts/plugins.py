@@ -196,7 +196,7 @@ class _Needs:
         libfabric: str | None | Unavailable = None
         for name, user, taken in self._walk(first):
             if isinstance(taken, Unavailable):
-                unread = unread or taken
+                unread = taken if unread is None else unread
             elif taken is None:
                 lacks[name if user == path else f"{name}, which {user.rpartition('/')[2]} needs"] = None
             if taken is not None and name.startswith("libfabric.so"):
