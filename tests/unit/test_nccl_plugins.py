@@ -11,7 +11,7 @@ from netdoctor.facts.libraries import probe
 from netdoctor.facts.plugins import Plugin
 from netdoctor.host.helpers import elf
 from netdoctor.model import Unavailable
-from netdoctor.nccl.plugins import ENV, NET, PROFILER, TUNER, Role
+from netdoctor.nccl.plugins import ENV, NET, PROFILER, TUNER, Role, opened
 from tests.support.machines.composed import Composed
 
 OFI = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
@@ -96,6 +96,18 @@ def test_what_was_not_read_is_not_lacking() -> None:
 
     assert isinstance(on_aws(lose).lacks, Unavailable)
     assert isinstance(on_aws(lambda host: setattr(host, "_needed", lambda parameters: {"files": 1})).lacks, Unavailable)
+
+
+@pytest.mark.parametrize("value", ["libnccl-ofi-tuner.so", "ofi", None])
+def test_a_tuner_by_any_name(value: str | None) -> None:
+    """aws-ofi-nccl's tuner was named libnccl-ofi-tuner.so before it became libnccl-tuner-ofi.so, and its guide names it so."""
+    folder = OFI.rpartition("/")[0]
+    machine = Composed("aws-p5", {"host.environment": {"LD_LIBRARY_PATH": folder}})
+    for name in ("ofi-tuner", "tuner-ofi", "tuner"):
+        machine.host.library(f"{folder}/libnccl-{name}.so", ("libfabric.so.1",), exports=("ncclTunerPlugin_v3",))
+    (found, *_) = TUNER.names(value, (2, 27, 5)) if value != "ofi" else ("libnccl-tuner-ofi.so",)
+    plugin = opened(plugins, (found,)) if (plugins := probe(machine.host).plugins) else None
+    assert plugin is not None and plugin.path == f"{folder}/{found}" and plugin.lacks == ()
 
 
 def unread(path: str, kind: str) -> Any:
