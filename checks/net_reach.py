@@ -88,7 +88,7 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
         text = f"{count(len(good), 'host')} of the job {'answers' if len(good) == 1 else 'answer'} in packets of the full size"
         yield ok(text, subject=HOSTS, notes=(*notes, *beyond))
     elif not found:
-        yield unknown("no host's address was tried: none has a route of its own", subject=HOSTS, how=ALL)
+        yield unknown("no host's address was tried: no route to one is known", subject=HOSTS, how=ALL)
 
 
 def _named(peer: Peer) -> Finding | None:
