@@ -56,7 +56,7 @@ def gpu_dcgm(dcgm: Dcgm, pci: Pci, gpus: Gpus, vantage: Vantage) -> Iterator[Fin
         yield unknown(f"DCGM could not be asked: {lost}", how="systemctl status nvidia-dcgm; dcgmi health -c")
         return
     if not dcgm.watching:
-        yield skip("DCGM's daemon answers, and watches nothing: dcgmi health -s a lets it")
+        yield skip("DCGM's daemon answers, and its group of all GPUs is not watched: dcgmi health -s a lets it")
         return
     if isinstance(dcgm.incidents, Unavailable):
         yield unknown(f"what DCGM found could not be read: {dcgm.incidents}", how=HOW)

@@ -28,6 +28,7 @@ from netdoctor.api import (
     count,
     fail,
     fix_sysctl,
+    interfaces,
     missing,
     ok,
     skip,
@@ -38,6 +39,7 @@ HOSTS, NEIGHBOURS = "hosts", "neighbours"
 ROOM = "net.ipv4.neigh.default.gc_thresh3"
 KEPT = "net.ipv4.neigh.default.gc_thresh2"  # net/core/neighbour.c, neigh_alloc and neigh_forced_gc
 GONE = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")
+REFUSED = {"EPERM": "a firewall of this node", "EACCES": "a firewall", "ECONNREFUSED": "the host"}
 ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
 MEND_MTU = Fix(
     "let routers and firewalls pass ICMP 'fragmentation needed' (type 3, code 4) and ICMPv6 'packet too big' (type 2), and "
@@ -65,6 +67,10 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
         yield unknown(f"which other hosts there are, and whether they answer, could not be read: {lost}", subject=HOSTS)
         return
     everybody = (*net.others, *(reach.hosts or ()))
+    strange = next((one for one in net.perhaps_others if one), None)
+    if not everybody and strange:
+        yield unknown(f"whether {strange.name} is another host could not be told: {strange.local}", subject=HOSTS, how=DNS)
+        return
     if not everybody:
         text = "nothing here names another host (a launcher's list, MASTER_ADDR, expected.peers)"
         yield unknown(text, subject=HOSTS, how=ALL) if intent.others else skip(text, subject=HOSTS)
@@ -72,6 +78,8 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
     found = [one for peer in reach.hosts or () if (one := _named(peer)) is not None]
     found += [one for peer in everybody if (one := _family(peer, family)) is not None]
     found += [one for name, path in (reach.paths or {}).items() if (one := _path(name, path)) is not None]
+    text = "was not tried: its addresses are link-local, or their routes lead to no interface that is known"
+    found += [unknown(f"{name} {text}", subject=name, how=ALL) for name in reach.untried]
     yield from found
     good = [name for name, path in (reach.paths or {}).items() if path.full or (path.small and path.told)]
     if good and not found:
@@ -81,7 +89,7 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
         text = f"{count(len(good), 'host')} of the job {'answers' if len(good) == 1 else 'answer'} in packets of the full size"
         yield ok(text, subject=HOSTS, notes=(*notes, *beyond))
     elif not found:
-        yield unknown("no host's address was tried: none has a route of its own", subject=HOSTS, how=ALL)
+        yield unknown("no host's address was tried: no route to one is known", subject=HOSTS, how=ALL)
 
 
 def _named(peer: Peer) -> Finding | None:
@@ -121,6 +129,10 @@ def _path(name: str, path: Path) -> Finding | None:
     where = f"{name} ({path.address}, by {path.interface})"
     if path.full or (path.small and path.told):  # a router that says what it passes: TCP follows (RFC 1191)
         return None
+    if path.error and (path.small or path.error not in GONE):
+        why = f"{REFUSED[path.error]} refuses it ({path.error})" if path.error in REFUSED else f"the kernel says {path.error}"
+        what = f"one of {path.size} bytes: {why}" if path.small else why
+        return unknown(f"{where} does not answer an echo: {what}", subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
     if path.small:
         largest = 1500 if path.middle and path.size > 1500 else None
         passed = f"packets of {largest} bytes arrive" if largest else "small packets arrive"
@@ -141,8 +153,8 @@ def _path(name: str, path: Path) -> Finding | None:
             loss=cost.STOPS,
             fix=Fix("see whether it is up, and in this network", (f"ping {path.address}", f"ip neigh show {path.address}")),
         )
-    why = f"the kernel refuses it ({path.error})" if path.error else "ICMP may be filtered"
-    return unknown(f"{where} does not answer an echo: {why}", subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
+    text = f"{where} does not answer an echo: ICMP may be filtered"
+    return unknown(text, subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
 
 
 def _neighbours(net: Net, kernel: Kernel, intent: Intent, vantage: Vantage) -> Iterator[Finding]:
@@ -151,7 +163,7 @@ def _neighbours(net: Net, kernel: Kernel, intent: Intent, vantage: Vantage) -> I
     nodes, links = intent.count, net.links
     if not isinstance(nodes, int) or isinstance(links, Unavailable) or nodes < 2:
         return
-    need = sum(min(nodes - 1, room) for link in links if (room := _on_link(link)))
+    need = sum(min(nodes - 1, room) for link in links if not interfaces.stays(net, link) and (room := _on_link(link)))
     if not need:
         return
     most = kernel.sysctl_ints(ROOM)
@@ -181,7 +193,7 @@ def _neighbours(net: Net, kernel: Kernel, intent: Intent, vantage: Vantage) -> I
 
 def _on_link(link: Link) -> int:
     """Hosts that the largest IPv4 subnet of an interface may hold; 0: none leads to another node."""
-    if not link.up or link.loopback:
+    if not link.up or not link.running:
         return 0
     sizes = [ip_network(f"{one.ip}/{one.prefix}", strict=False).num_addresses - 3 for one in link.addresses if one.family == 4]
     return max((0, *sizes))

@@ -53,4 +53,9 @@ def _folder(name: str, room: Room | Unavailable, vantage: Vantage) -> Finding:
     if room.error or not vantage.job_user:
         text = f"whether the job can write {name} is not seen: {room.error or vantage.elsewhere}"
         return unknown(text, subject=name, how=FROM_JOB)
+    if not room.tried:
+        text = (
+            f"{name} is open to the job and has room, but no file could be tried there: its file system has none without a name"
+        )
+        return unknown(f"{text}, and a quota shows in nothing else", subject=name, how=f"as the job: touch {name}/x; quota")
     return ok(f"the job can write {name}", subject=name)

@@ -69,7 +69,8 @@ def pci_path(
         return
     places = hcas.places(gpus, pci)
     if (lost := missing(pci.devices, places, gpus.visible)) is not None or not pci.devices or isinstance(places, Unavailable):
-        yield unknown(f"the job's GPUs and their places on PCI could not be read: {lost}")
+        why = "PCI shows no device" if lost is None else lost
+        yield unknown(f"the job's GPUs and their places on PCI could not be read: {why}")
         return
     if way.guest is True or any(one.vendor in EMULATED and one.klass >> 8 == 0x0604 for one in pci.devices):
         yield skip(GUEST)

@@ -49,9 +49,9 @@ def allreduce(options: Options, place: Place, limits: Limits, snapshot: str | No
         return _look(options, session, config, snapshot)
 
     # Not again: the other nodes have seen this one go.
-    code = setup.judged(config, options.exit_style, look, again=False)
-    if here.local_world > 1:
-        run.tell_ranks(code, here.local_world - 1)
+    with run.waited_for(here.local_world - 1) as door:
+        code = setup.judged(config, options.exit_style, look, again=False)
+        run.tell_ranks(code, here.local_world - 1, door)
     return code
 
 

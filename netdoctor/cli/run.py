@@ -13,8 +13,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from netdoctor.cli import deliver, preflight
@@ -48,10 +48,9 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
             return 127
         if in_the_way := seen.obstacle:
             print(clean(f"netdoctor: {seen.words[0]} will not start: {in_the_way.why}"), file=sys.stderr)
-        with applied(seen) as job:
+        with waited_for(others if launcher.local_rank == 0 else 0) as door, applied(seen) as job:
             code = preflight.before_the_job(options, job, gate=gate)
-        if launcher.local_rank == 0 and others > 0:
-            tell_ranks(code, others)
+            tell_ranks(code, others if launcher.local_rank == 0 else 0, door)
     signals.restore()
     if (number := signals.pending()) is not None:  # between the verdict and the job
         return 128 + number
@@ -114,7 +113,9 @@ def ask_doctor() -> int:
             try:
                 line.connect(address)
                 if _peer(line)[1] == os.getuid():
-                    return int(line.recv(8) or b"4")
+                    return int(line.recv(8) or _gone())
+            except ConnectionResetError:  # unix(7): its door closed before it came to us
+                return _gone()
             except (OSError, ValueError):
                 pass
         time.sleep(0.2)  # until the doctor of local rank 0 listens there is nothing to wait on
@@ -130,14 +131,35 @@ def _peer(line: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def tell_ranks(code: int, others: int) -> None:
-    """Tell the other ranks of the node, from a child that ends by itself; the job does not wait for it."""
-    signals.restore()
+def _gone() -> int:
+    print("netdoctor: this node's local rank 0 ended without a verdict", file=sys.stderr)
+    return 4
+
+
+@contextmanager
+def waited_for(others: int) -> Iterator[socket.socket | None]:
+    """The door at which the other ranks of the node wait while this one looks: they see it close should this process die.
+    None: there are no others, or an earlier start of this job still answers there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        try:
-            door.bind(_address(os.environ))
-            door.listen(others)
-        except OSError as error:
+        yield door if others > 0 and _listen(door, others) is None else None
+
+
+def _listen(door: socket.socket, others: int) -> OSError | None:
+    try:
+        door.bind(_address(os.environ))
+        door.listen(others)
+    except OSError as error:
+        return error
+    return None
+
+
+def tell_ranks(code: int, others: int, waiting: socket.socket | None) -> None:
+    """Tell the other ranks of the node, from a child that ends by itself; the job does not wait for it."""
+    if others < 1:
+        return
+    signals.restore()
+    with waiting or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        if waiting is None and (error := _listen(door, others)) is not None:
             print(f"netdoctor: the other ranks cannot be told: {error.strerror}", file=sys.stderr)
             return
         child = os.fork()

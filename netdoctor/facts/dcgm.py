@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import Gpus
 from netdoctor.host.base import Host, mapping, question, value
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, missing
 
 # Packages, and the archives of older versions; root's folders alone, for what is here runs.
 PROGRAMS: Final = ("/usr/bin/dcgmi", "/usr/local/dcgm/bin/dcgmi")
@@ -19,8 +20,8 @@ _IMEX: Final = re.compile(
     r"IMEX (?:domain|daemon) status is [^()]{0,40}\([^)]{0,40}\)|"
     "Check IMEX installation, configuration, domain and daemon status, and network connectivity"
 )
-_PUNCTUATION: Final = " ,;."
-_HEALTHY: Final = "Healthy"  # as Health, below
+_SKIPPED: Final = " ,;."
+_HEALTHY: Final = "Healthy"
 
 
 class Health(Word):
@@ -68,21 +69,24 @@ def probe(host: Host, gpus: Gpus) -> Dcgm | Unavailable:
     return Dcgm(True, watching, _incidents(got) if watching else ())
 
 
-def _incidents(got: dict[str, Any]) -> tuple[Incident, ...] | Unavailable:
-    """Nothing was found where DCGM itself calls that healthy."""
-    rows: list[Any] | Unavailable = value(got.get("incidents"), list, "incidents of DCGM")
-    if isinstance(rows, Unavailable):
-        return rows
-    if not all(isinstance(row, dict) for row in rows):
+def _incidents(told: Mapping[str, Any]) -> tuple[Incident, ...] | Unavailable:
+    """What it found; Unavailable too where it calls the whole anything but healthy and names nothing."""
+    rows: list[Any] | Unavailable = value(told.get("incidents"), list, "incidents of DCGM")
+    overall: str | Unavailable = value(told.get("overall"), str, "overall health by DCGM")
+    if (lost := missing(rows, overall if not rows else None)) is not None:
+        return lost
+    if not rows and overall != _HEALTHY:
+        return Unavailable(Kind.MALFORMED, f"it calls the whole {overall or 'nothing'}, and names nothing")
+    if not all(isinstance(row, dict) for row in rows or ()):
         return Unavailable(Kind.MALFORMED, "incidents of DCGM")
-    if not rows and got.get("overall") != _HEALTHY:
-        return Unavailable(Kind.MALFORMED, f"it says {got.get('overall')!r} of all, and nothing of any")
-    return tuple(one for row in rows if (one := _incident(row)))
+    return tuple(one for row in rows or () if (one := _incident(row)))
 
 
-def _incident(row: dict[str, Any]) -> Incident | None:
-    entity, number, system, told, said = (str(row.get(name, "")) for name in ("entity", "id", "system", "health", "text"))
-    text = _IMEX.sub("", said).strip(_PUNCTUATION)
-    if said and not text:
+def _incident(row: Mapping[str, Any]) -> Incident | None:
+    """None: it says nothing but what is said of healthy nodes."""
+    one = {name: str(row.get(name, "")) for name in ("entity", "id", "system", "health", "text")}
+    text = _IMEX.sub("", one["text"]).strip(_SKIPPED)
+    if one["text"] and not text:
         return None
-    return Incident(f"{entity} {number}", system, next((kind for kind in Health if kind.value == told), Health.ERROR), text)
+    health = next((kind for kind in Health if kind.value == one["health"]), Health.ERROR)
+    return Incident(f"{one['entity']} {one['id']}", one["system"], health, text)

@@ -10,7 +10,7 @@ from netdoctor.facts.gpu import refusal
 from netdoctor.facts.gpu_health import GpuHealth
 from netdoctor.facts.net import Net
 from netdoctor.host.base import Host, mapping, names, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, missing
 
 CHANNELS: Final = "/dev/nvidia-caps-imex-channels"  # IMEX Service for NVLink Networks: IMEX Channels
 SYSTEM_NOT_READY: Final = 802  # CUDA_ERROR_SYSTEM_NOT_READY (cuda.h)
@@ -57,12 +57,15 @@ def _channels(host: Host) -> tuple[str, ...] | Unavailable:
     if isinstance(found, Unavailable):
         above = names(host, "/dev")
         return () if found.kind is Kind.ABSENT and not isinstance(above, Unavailable) else found
-    return tuple(name for name in found if _opens(host, f"{CHANNELS}/{name}"))
+    tried = {name: _errno(host, name) for name in found}
+    opened = tuple(name for name, number in tried.items() if number == 0)
+    lost = missing(*tried.values())
+    return lost if lost is not None and not opened else opened  # one is enough
 
 
-def _opens(host: Host, path: str) -> bool:
-    got = mapping(host, f"open:{path}:rw")
-    return not isinstance(got, Unavailable) and got.get("errno") == 0
+def _errno(host: Host, name: str) -> int | Unavailable:
+    got = mapping(host, f"open:{CHANNELS}/{name}:rw")
+    return got if isinstance(got, Unavailable) else value(got.get("errno"), int, f"whether {name} opens")
 
 
 def _imex(host: Host, net: Net) -> ImexDomain | Unavailable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -160,7 +160,20 @@ def _survey(
     for directory, listing in survey.dirs.items():
         for name in listing if isinstance(listing, list) else ():
             survey.found_by.setdefault(f"{directory}/{name}", []).append(dirs.get(directory, FoundBy.TORCH_SEARCH))
-    return survey, incomplete
+    return survey, (*incomplete, *_unread(survey))
+
+
+def _unread(survey: Survey) -> Iterator[str]:
+    """Folders that could not be listed, where the loader may open a file all the same, and libraries that could not be read;
+    what is closed to this process is so to the loader."""
+    for directory, listing in survey.dirs.items():
+        lost = error_of(listing) if isinstance(listing, dict) else None
+        if lost is not None and lost.kind not in (Kind.ABSENT, Kind.DENIED):
+            yield f"{directory}: {lost}"
+    for path in survey.found_by:
+        found = survey.look(path)
+        if isinstance(found, Unavailable) and found.kind in (Kind.FAILED, Kind.TIMED_OUT):
+            yield f"{path}: {found}"
 
 
 def _cache(answer: dict[str, Any] | Unavailable) -> dict[str, tuple[str, ...]] | Unavailable:

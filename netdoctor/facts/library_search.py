@@ -15,7 +15,7 @@ MARKER: Final = ".netdoctor-torch"  # written by netdoctor's own Makefile beside
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?t?)?")
 _VERSIONED: Final = re.compile(r"python(\d+\.\d+)t?$")
 LIBRARY: Final = re.compile(r"libnccl\.so(\.\d+)*$")
-PLUGIN: Final = re.compile(r"libnccl-(net|tuner|profiler|env)[\w.-]*\.so(\.\d+)*$")
+PLUGIN: Final = re.compile(r"libnccl-[\w.-]+\.so(\.\d+)*$")  # libnccl-ofi-tuner.so too, which is taken by its name
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 Source: ld.so(8), glibc elf/dl-load.c (_dl_map_object): a library with that soname that is already loaded (LD_PRELOAD) serves;
 then DT_RPATH of the requesting object and of the objects that loaded it, unless the requesting object has a DT_RUNPATH;
 LD_LIBRARY_PATH; DT_RUNPATH of the requesting object alone; /etc/ld.so.cache; the default directories.  An object that has both
-a DT_RPATH and a DT_RUNPATH has no DT_RPATH (get-dynamic-info.h).  A file of another architecture is passed over, a file that
-is no ELF file ends the search with an error (open_verify).
+a DT_RPATH and a DT_RUNPATH has no DT_RPATH (get-dynamic-info.h).  A file of another architecture or class (32 bits) is passed
+over, a file that is no ELF file ends the search with an error (open_verify).
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def takes(
 ) -> Taken | None | Unavailable:
     """The file that is loaded for `name`; None where the loader finds none.
 
-    `look` gives what lies at a path: an Object, or Unavailable: "absent" and "denied" send the loader on (open() fails),
-    "malformed" ends the search there.  Anything else could not be looked at, and then nobody knows who wins.
+    `look` gives what lies at a path: an Object, or Unavailable: "absent" and "denied" (open() fails) and "unsupported" (of 32
+    bits) send the loader on, "malformed" ends the search.  Else it could not be looked at, and nobody knows who wins.
     """
     for one in candidates(name, requester, loaders, search):
         found = look(one.path)
@@ -138,6 +138,6 @@ def takes(
                 return one
         elif found.kind == Kind.MALFORMED:
             return one
-        elif found.kind not in (Kind.ABSENT, Kind.DENIED):
+        elif found.kind not in (Kind.ABSENT, Kind.DENIED, Kind.UNSUPPORTED):
             return found
     return None

@@ -109,10 +109,10 @@ class Caller:
 def every(host: Host, survey: Survey, caller: Caller) -> tuple[Plugin, ...]:
     """The plugins that were found, each with what the loader makes of it."""
     found = _files(survey)
-    have = [one for one in found if not isinstance(one.symbols, Unavailable)]
-    if not have:
+    if not found:
         return found
-    needs = _Needs.of(host, [one.path for one in have], caller)
+    have = [one.path for one in found if not isinstance(one.symbols, Unavailable)]
+    needs = _Needs.of(host, have, caller) if have else None
     names = {path.rpartition("/")[2] for one in found for path in (one.path, *one.aliases)}
     given = {name: takes(name, caller.libnccl, caller.above, caller.search, survey.look) for name in sorted(names)}
     by_real = {name: survey.real(one.path) for name, one in given.items() if isinstance(one, Taken)}
@@ -120,7 +120,7 @@ def every(host: Host, survey: Survey, caller: Caller) -> tuple[Plugin, ...]:
         replace(
             one,
             opened_as=tuple(name for name, real in by_real.items() if real == survey.real(one.path)),
-            **({} if isinstance(one.symbols, Unavailable) else needs.judged(one.path)),
+            **({} if needs is None or isinstance(one.symbols, Unavailable) else needs.judged(one.path)),
         )
         for one in found
     )
@@ -188,25 +188,33 @@ class _Needs:
         """The fields of a `Plugin` that say what becomes of its needs."""
         if isinstance(self.files, Unavailable):
             return {"lacks": self.files, "efa": self.files}
-        lacks, libfabric = dict[str, None](), None
-        for name, user, taken in self._walk(path):
-            if taken is None:
+        first = self._look(path)
+        if isinstance(first, Unavailable):
+            lost = Unavailable(Kind.NOT_READ, f"{path}: {first}")
+            return {"lacks": lost, "efa": lost}
+        lacks, unread = dict[str, None](), None
+        libfabric: str | None | Unavailable = None
+        for name, user, taken in self._walk(first):
+            if isinstance(taken, Unavailable):
+                unread = taken if unread is None else unread
+            elif taken is None:
                 lacks[name if user == path else f"{name}, which {user.rpartition('/')[2]} needs"] = None
-            elif name.startswith("libfabric.so"):
+            if taken is not None and name.startswith("libfabric.so"):
                 libfabric = taken
-            missing = self._versions(name, user, taken) if taken else ()
-            lacks |= dict.fromkeys(f"{name} ({version})" for version in missing)
+            gone = self._versions(name, user, taken) if taken else ()
+            lacks |= dict.fromkeys(f"{name} ({version})" for version in gone)
         said: tuple[str, ...] | Unavailable = tuple(lacks)
         if said and isinstance(self.cache, Unavailable):
             said = Unavailable(Kind.NOT_READ, f"{said[0]}: the loader's cache: {self.cache}")
         elif self.cut:
             said = Unavailable(Kind.NOT_READ, "it needs more libraries than were looked at")
+        elif not said and unread is not None:
+            said = unread
         return {"lacks": said, "efa": self._efa(libfabric)}
 
-    def _walk(self, path: str) -> Iterator[tuple[str, str, str | None]]:
+    def _walk(self, first: Object) -> Iterator[tuple[str, str, str | None | Unavailable]]:
         """(name, who needs it, the file that is taken) for all that a plugin needs; a name is taken once in a process."""
-        first = self._look(path)
-        todo: list[tuple[Object, tuple[Object, ...]]] = [(first, ())] if isinstance(first, Object) else []
+        todo: list[tuple[Object, tuple[Object, ...]]] = [(first, ())]
         done: set[str] = set()
         caller, held = self.caller, self._held()
         while todo:
@@ -218,12 +226,12 @@ class _Needs:
                 cache = self.cache if not isinstance(self.cache, Unavailable) else {}
                 search = replace(caller.search, cache=cache)
                 taken = takes(name, user, (*chain, caller.libnccl, *caller.above), search, self._look)
-                found = self._look(taken.path) if isinstance(taken, Taken) else None
+                found = self._look(taken.path) if isinstance(taken, Taken) else taken
                 if isinstance(taken, Taken) and isinstance(found, Object):
                     yield name, user.path, taken.path
                     todo.append((found, (user, *chain)))
                 elif name not in held:
-                    yield name, user.path, None
+                    yield name, user.path, None if found is None else Unavailable(Kind.NOT_READ, f"{name}: {found}")
 
     def _held(self) -> set[str]:
         """Names that the process has already: of the program, torch and NCCL, and what lies in torch's and CUDA's folders."""
@@ -238,8 +246,10 @@ class _Needs:
         wants = files.get(user, {}).get("wants") or ()
         return [str(version) for of, version in wants if of == name and defines and version not in defines]
 
-    def _efa(self, libfabric: str | None) -> bool | None | Unavailable:
+    def _efa(self, libfabric: str | None | Unavailable) -> bool | None | Unavailable:
         """libfabric links libefa where the provider is built in, or has libefa-fi.so in its folder (libfabric, fabric.7)."""
+        if isinstance(libfabric, Unavailable):
+            return libfabric
         if libfabric is None or not isinstance(self.files, Mapping):
             return None
         row = self.files[libfabric]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -40,6 +40,7 @@ class Reach(Fact):
     hosts: tuple[Peer, ...] | Unavailable  # of the job's list, without this node
     named: int  # how many the list holds; `MOST` of them are `hosts`
     paths: Mapping[str, Path] | Unavailable  # by name, of `hosts`, node 0 and the configured peers
+    untried: tuple[str, ...] = ()  # of them those with a route, that were not asked
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -62,7 +63,10 @@ def probe(host: Host, environ: Environ, net: Net) -> Reach | Unavailable:
         chosen = [name for name in names if name not in known][:: max(1, -(-len(names) // MOST))]
         host.prefetch(resolving(chosen))
         hosts = tuple(one for one in meet(host, [(name, None) for name in chosen], own) if one.local is not True)
-    return Reach(hosts, listed, _paths(host, (*net.others, *(hosts or ())), {one.name: one.mtu for one in links}))
+    people = (*net.others, *(hosts or ()))[:MOST]
+    wanted = _wanted(people, {one.name: one.mtu for one in links})
+    untried = tuple(one.name for one in people if one.addresses and one.routed is True and one.name not in wanted)
+    return Reach(hosts, listed, _paths(host, wanted), untried)
 
 
 def job_hosts(environ: Environ) -> list[str] | Unavailable:
@@ -78,14 +82,19 @@ def job_hosts(environ: Environ) -> list[str] | Unavailable:
     return []
 
 
-def _paths(host: Host, people: tuple[Peer, ...], mtus: Mapping[str, int]) -> Mapping[str, Path] | Unavailable:
+def _wanted(people: Iterable[Peer], mtus: Mapping[str, int]) -> dict[str, tuple[str, str, int]]:
+    """The first address of each that a packet can be sent to: with its interface, and the MTU of that."""
     wanted: dict[str, tuple[str, str, int]] = {}
-    for one in people[:MOST]:
+    for one in people:
         for ip in one.addresses or ():
             to = one.routes.get(ip)
             if isinstance(to, Route) and to.kind == "unicast" and to.interface in mtus and not ip.startswith("fe80"):
                 wanted[one.name] = (ip, to.interface, mtus[to.interface])
                 break
+    return wanted
+
+
+def _paths(host: Host, wanted: Mapping[str, tuple[str, str, int]]) -> Mapping[str, Path] | Unavailable:
     if not wanted:
         return {}
     to_ask = ",".join(dict.fromkeys(f"{ip}/{mtu}" for ip, _, mtu in wanted.values()))

@@ -30,6 +30,7 @@ BROKEN: Final = {
     "ESHUTDOWN": "was shut down",
     "EUCLEAN": "is damaged",
     "ESTALE": "is one that its server no longer has",
+    "ENOTCONN": "has nothing behind it: the program behind its mount ended (FUSE)",
 }
 # What keeps a job from writing where it is said to write.
 CLOSED: Final = {

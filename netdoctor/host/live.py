@@ -18,6 +18,8 @@ WORKING: Final = "/proc/self/cwd"  # leads to where nobody knows before it is fo
 BLOCK: Final = bytes(4096)
 # What open(2) says of O_TMPFILE where the file system has it not: most of the net's, overlayfs before Linux 6.3.
 _NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
+# What a file system says of every call that is damaged, shut down, or without its server or program.
+_LOST: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.ESHUTDOWN, errno.ESTALE, errno.ENOTCONN})
 
 
 class LiveHost:
@@ -180,7 +182,12 @@ def _statvfs(path: str, root: str | None) -> Answer:
 def _room(path: str, _root: str | None) -> Answer:
     """Whether a file can be made in a folder and hold a block, by one without a name (O_TMPFILE): it is never seen by others,
     and gone when it is closed.  Where the file system has none, its flags and this user's rights tell ("tried" is false)."""
-    got = os.statvfs(path)
+    try:
+        got = os.statvfs(path)
+    except OSError as error:
+        if error.errno not in _LOST:
+            raise
+        return {"errno": error.errno, "name": errno.errorcode[error.errno], "tried": True, "size": 0, "free": 0}
     told = {"size": got.f_blocks * got.f_frsize, "free": got.f_bavail * got.f_frsize}
     try:
         fd = os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC, 0o600)

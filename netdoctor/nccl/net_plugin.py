@@ -128,7 +128,7 @@ def _no_plugin(network: Network, names: tuple[str, ...], incomplete: tuple[str, 
     efa, named = network.efa, network.named
     if isinstance(efa, Unavailable):
         return _unknown("no plugin was found, and whether one is needed (EFA) could not be read")
-    if efa and named != "none" and incomplete and network.used is None:
+    if named != "none" and (efa or not named) and incomplete and network.used is None:
         return _unknown(f"no plugin was found, but {'; '.join(incomplete)}")
     if efa:
         where, fix = "no libnccl-net.so is where NCCL looks", _INSTALL

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import select
+import signal
 import subprocess
 import sys
 import uuid
@@ -56,6 +58,23 @@ def test_one_doctor_for_all_ranks_of_a_node(tmp_path: pathlib.Path) -> None:
         assert job.returncode == 7, err
         assert json.loads(out)["TORCHELASTIC_RUN_ID"] == run_id
     assert [p.name for p in tmp_path.iterdir()] == ["0.json"]
+
+
+def test_ranks_see_that_their_doctor_died(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Killed while it looks, as by the out-of-memory killer: the others do not wait a quarter of an hour."""
+    monkeypatch.setenv("SLURM_JOB_ID", f"dies{os.getpid()}")
+    monkeypatch.setattr(run, "WAIT", 60.0)
+    monkeypatch.setattr(run.signals, "restore", lambda: None)
+    child = os.fork()
+    if child == 0:
+        with run.waited_for(1) as door:
+            select.select([door], [], [])  # until the other rank waits
+            os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        assert run.ask_doctor() == 4
+        assert "ended without a verdict" in capfd.readouterr().err
+    finally:
+        os.waitpid(child, 0)
 
 
 def test_who_reads_the_output_waits_for_no_other_rank() -> None:

@@ -132,3 +132,20 @@ def test_a_frozen_disk_keeps_nobody_from_the_report(tmp_path: pathlib.Path) -> N
 def test_a_job_behind_the_gate_begins(tmp_path: pathlib.Path) -> None:
     done = look(tmp_path, "VIRTUAL_ENV", "venv", "run", "-q", "--", "/bin/sh", "-c", "echo begun; kill -PIPE $$")
     assert "begun" in done.stdout and done.returncode in (-13, 141, 256 - 13), done.stderr
+
+
+ENDED = """
+import json, os, sys
+from netdoctor.host.live import LiveHost
+from tests.support.namespaces import silent
+os.close(silent.mount(sys.argv[1]))
+print(json.dumps(LiveHost().ask(f"room:{sys.argv[1]}")))
+"""
+
+
+def test_a_mount_whose_program_has_ended_takes_no_file(tmp_path: pathlib.Path) -> None:
+    """As gcsfuse, sshfs or JuiceFS leave one when they crash: it answers at once, and every call fails."""
+    inside = ["unshare", "--mount", sys.executable, "-c", ENDED, str(tmp_path)]
+    done = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"errno": 107, "name": "ENOTCONN", "tried": True, "size": 0, "free": 0}

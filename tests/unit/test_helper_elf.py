@@ -6,7 +6,9 @@ import contextlib
 import os
 import struct
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -84,7 +86,14 @@ def test_version_of_a_file_that_is_not_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "kind"),
-    [(b"#!/bin/sh\n" * 20, "malformed"), (b"", "malformed"), (b"\x7fELF" + b"\1" * 100, "malformed"), (None, "absent")],
+    [
+        (b"#!/bin/sh\n" * 20, "malformed"),
+        (b"", "malformed"),
+        (b"\x7fELF" + b"\1" * 100, "unsupported"),  # of 32 bits: the loader goes on
+        (b"\x7fELF" + b"\2\1" * 50, "malformed"),
+        (b"\x7fELF" + b"\3" * 100, "malformed"),
+        (None, "absent"),
+    ],
 )
 def test_what_is_no_library(content: bytes | None, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "libnccl.so.2"
@@ -93,6 +102,20 @@ def test_what_is_no_library(content: bytes | None, kind: str, tmp_path: Path) ->
     for got in (elf.describe(str(path)), elf.describe(str(path) + "/x")):
         assert got["error"]
     assert elf.describe(str(path))["kind"] == kind
+
+
+@pytest.mark.parametrize(("mode", "kind"), [(0o311, "failed"), (0o000, "denied")])
+def test_a_folder_that_is_searched_and_not_listed(mode: int, kind: str) -> None:
+    """dlopen finds what it knows by name in a folder that may be searched, and nothing in one that is closed."""
+    folder, was = tempfile.mkdtemp(), os.geteuid()  # pytest's own folders are closed to others
+    os.chmod(folder, mode)
+    try:
+        os.seteuid(was or 65534)
+        got: Any = elf.answer({"dirs": folder, "files": ""})
+    finally:
+        os.seteuid(was)
+        os.rmdir(folder)
+    assert got["dirs"][folder]["kind"] == kind
 
 
 def test_a_folder_is_no_library(tmp_path: Path) -> None:

@@ -44,6 +44,52 @@ def test_what_is_no_good_end(text: str) -> None:
     assert status(text) is Status.UNKNOWN
 
 
+ONE, ALL = (
+    "".join(
+        f"node01:10{rank}:12{rank} [{rank}] NCCL INFO {word} comm 0x{rank} rank {rank} nranks 2 cudaDev 0 busId 1b000 {end}\n"
+        for word, end, ranks in (
+            ("ncclCommInitRank", "commId 0xabc - Init START", 2),
+            ("ncclCommInitRank", "commId 0xabc - Init COMPLETE", 2),
+            ("", "- Destroy COMPLETE", destroyed),
+        )
+        for rank in range(ranks)
+    )
+    for destroyed in (1, 2)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(ONE, id="one rank of two took its communicator apart"),
+        pytest.param("training is over budget\n", id="more words follow"),
+        pytest.param("=== 3 passed in 2.1s ===\n=== 1 failed, 2 passed in 2.1s ===\n", id="tests that failed after others"),
+        pytest.param("=== 3 passed in 2.1s ===\n=== 2 errors in 0.1s ===\n", id="tests that did not begin after others"),
+    ],
+)
+def test_the_end_of_a_part_is_none_of_the_whole(text: str) -> None:
+    assert status(text) is Status.UNKNOWN
+    assert status(ALL) is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        (BAR, True),
+        ("Epoch 10/10: " + BAR, True),
+        ("Epoch: 100%|##########| 3/3 [01:00<00:00,  1.66it/s]\n", True),
+        ("Epoch 1/10: " + BAR, False),
+        ("Training epoch 3: " + BAR, False),
+        ("Evaluating: " + BAR, False),  # within a training, where many hang
+    ],
+)
+def test_a_full_bar_is_progress_and_no_end(text: str, good: bool) -> None:
+    finding = diagnose(parse_text(text))[0]
+    assert finding.status is (Status.PASS if good else Status.UNKNOWN)
+    assert not good or "whether that was the end" in finding.message
+    assert finding.evidence["outcome"] == "not in this log"
+
+
 def test_a_schedulers_word_says_who_sent_the_signal() -> None:
     signal = "Received signal 15: SIGTERM\n"
     order = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"

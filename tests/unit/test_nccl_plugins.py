@@ -11,7 +11,7 @@ from netdoctor.facts.libraries import probe
 from netdoctor.facts.plugins import Plugin
 from netdoctor.host.helpers import elf
 from netdoctor.model import Unavailable
-from netdoctor.nccl.plugins import ENV, NET, PROFILER, TUNER, Role
+from netdoctor.nccl.plugins import ENV, NET, PROFILER, TUNER, Role, opened
 from tests.support.machines.composed import Composed
 
 OFI = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
@@ -96,6 +96,69 @@ def test_what_was_not_read_is_not_lacking() -> None:
 
     assert isinstance(on_aws(lose).lacks, Unavailable)
     assert isinstance(on_aws(lambda host: setattr(host, "_needed", lambda parameters: {"files": 1})).lacks, Unavailable)
+
+
+@pytest.mark.parametrize("value", ["libnccl-ofi-tuner.so", "ofi", None])
+def test_a_tuner_by_any_name(value: str | None) -> None:
+    """aws-ofi-nccl's tuner was named libnccl-ofi-tuner.so before it became libnccl-tuner-ofi.so, and its guide names it so."""
+    folder = OFI.rpartition("/")[0]
+    machine = Composed("aws-p5", {"host.environment": {"LD_LIBRARY_PATH": folder}})
+    for name in ("ofi-tuner", "tuner-ofi", "tuner"):
+        machine.host.library(f"{folder}/libnccl-{name}.so", ("libfabric.so.1",), exports=("ncclTunerPlugin_v3",))
+    (found, *_) = TUNER.names(value, (2, 27, 5)) if value != "ofi" else ("libnccl-tuner-ofi.so",)
+    plugin = opened(plugins, (found,)) if (plugins := probe(machine.host).plugins) else None
+    assert plugin is not None and plugin.path == f"{folder}/{found}" and plugin.lacks == ()
+
+
+def unread(path: str, kind: str) -> Any:
+    """The second answer about one file is an error: it could be read a moment ago, or its versions are rubbish."""
+
+    def change(host: Any) -> None:
+        was = host._needed
+        row = {"error": "Input/output error", "kind": kind, "real": path}
+        host._needed = lambda parameters: (got := was(parameters)) | {"files": {**got["files"], path: row}}
+
+    return change
+
+
+@pytest.mark.parametrize("kind", ["failed", "malformed", "timed out"])
+@pytest.mark.parametrize("path", [OFI, FABRIC, EFA])
+def test_an_unread_file_is_neither_there_nor_lacking(path: str, kind: str) -> None:
+    found = on_aws(unread(path, kind))
+    assert isinstance(found.lacks, Unavailable) and "Input/output error" in str(found.lacks), found
+    assert found.efa is True if path == EFA else isinstance(found.efa, Unavailable), found
+
+
+def test_what_is_not_there_is_lacking_whatever_else_was_not_read() -> None:
+    found = on_aws(lambda host: (unread(FABRIC, "failed")(host), host.elf[OFI]["needed"].append("libhwloc.so.15")))
+    assert found.lacks == ("libhwloc.so.15",)
+
+
+@pytest.mark.parametrize("kind", ["failed", "malformed"])
+def test_a_plugin_that_cannot_be_read_is_one_all_the_same(kind: str) -> None:
+    machine = Composed("aws-p5")
+    row = {"error": "it cannot be read", "kind": kind, "real": OFI}
+    machine.host.elf[OFI] = row
+    have = probe(machine.host)
+    (found,) = have.plugins
+    assert isinstance(found, Plugin) and isinstance(found.symbols, Unavailable)
+    # A file that is none ends the loader's search; of one that was not read nobody knows what comes behind it.
+    assert found.opened_as == ("libnccl-net.so",) if kind == "malformed" else have.incomplete == (f"{OFI}: {found.symbols}",)
+
+
+@pytest.mark.parametrize(("kind", "incomplete"), [("failed", ("/opt/closed: nobody lists it",)), ("denied", ())])
+def test_a_folder_that_could_not_be_listed_may_hold_more(kind: str, incomplete: tuple[str, ...]) -> None:
+    machine = Composed("aws-p5", {"host.environment": {"LD_LIBRARY_PATH": "/opt/closed"}})
+    was = machine.host._elf
+
+    def changed(parameters: Any) -> Any:
+        got: Any = was(parameters)
+        if "dirs" in got:
+            got["dirs"]["/opt/closed"] = {"error": "nobody lists it", "kind": kind}
+        return got
+
+    machine.host._elf = changed  # type: ignore[method-assign]
+    assert probe(machine.host).incomplete == incomplete
 
 
 def test_a_real_library_finds_what_it_needs() -> None:

@@ -58,11 +58,14 @@ def capability(*parts: tuple[int, int, int]) -> bytes:
         (capability(), {**SWITCH, "acs": [0x5F, 0]}),
         (capability((0, 4, 0xFFFFFFFF)), "failed"),
         (capability((6, 2, 0)), {"control": None, "acs": None, "ats": None}),  # no capabilities: no PCI Express
-        (capability((0x40, 2, 0x4005)), {"control": None, "acs": None, "ats": None}),  # leads to itself
+        (capability((0x40, 2, 0x4005)), "failed"),  # leads to itself: what comes behind was not seen
+        (capability((0, 4, 0)), "failed"),  # no function has this number
         (capability((0x100, 4, 0)), {**SWITCH, "acs": None}),
         (capability((0x100, 4, 0x1400_000F), (0x106, 2, 0x8000)), {**SWITCH, "acs": None, "ats": 0x8000}),
         (capability((0x100, 4, 0x1400_000F), (0x140, 4, 0x1000D), (0x146, 2, 4)), {**SWITCH, "acs": [0, 4], "ats": 0}),
-        (capability((0x100, 4, 0x1000_0001)), {**SWITCH, "acs": None}),  # leads to itself
+        (capability((0x100, 4, 0x1000_0001)), "failed"),  # leads to itself
+        (capability((0x100, 4, 0x1400_000F), (0x140, 4, 0xFFFFFFFF)), "failed"),  # it fell off the bus meanwhile
+        (capability((0x100, 4, 0x1400_000F), (0x140, 4, 0)), {**SWITCH, "acs": None, "ats": 0}),
         (capability()[:256], "unsupported"),
     ],
 )

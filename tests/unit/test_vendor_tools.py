@@ -86,6 +86,26 @@ def test_where_there_is_no_imex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert lost["unavailable"] == "absent"
 
 
+HUNG = Unavailable(Kind.TIMED_OUT, "5 s")
+
+
+@pytest.mark.parametrize(
+    ("answers", "channels"),
+    [
+        ([{"errno": 0, "name": ""}, {"errno": 13, "name": "EACCES"}], ("channel0",)),
+        ([{"errno": 13, "name": "EACCES"}, {"errno": 1, "name": "EPERM"}], ()),
+        ([{"errno": 0, "name": ""}, HUNG], ("channel0",)),  # one is enough
+        ([{"errno": 13, "name": "EACCES"}, HUNG], HUNG),
+        ([{"errno": 13, "name": "EACCES"}, {}], Unavailable(Kind.NOT_READ, "whether channel1 opens: not told")),
+    ],
+)
+def test_a_channel_that_was_not_tried_may_open(answers: list[Any], channels: Any) -> None:
+    tried = {f"open:{fabric.CHANNELS}/channel{n}:rw": one for n, one in enumerate(answers)}
+    host = ReplayHost({"ask:nvml": {"devices": [RACK]}, f"dir:{fabric.CHANNELS}": ["channel0", "channel1"], **tried})
+    state = gpu_health.probe(host)
+    assert not isinstance(state, Unavailable) and fabric.probe(host, state, f.net()).channels == channels
+
+
 # As dcgmi health -c -j prints it (dcgmi/Health.cpp and DcgmiOutput.h): texts in lines of 54 characters.
 INCIDENTS = """{"body": {"GPU": {"children": {
   "0": {"value": "Failure", "children": {"Errors": {"children": {
@@ -142,6 +162,50 @@ def test_what_dcgm_does_not_say(text: str, kind: Kind, words: str, tmp_path: Pat
     assert (lost.kind, words in lost.detail) == (kind, True)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # Another version's form: it calls the whole a failure, and what it found is not where it was.
+        (f"echo '{HEALTHY.replace('Healthy', 'Failure')}'", "calls the whole Failure, and names nothing"),
+        ("""echo '{"body": {"Overall Health": {"value": "Warning"}, "GPU": {"children": {}}}}'""", "calls the whole Warning"),
+        ("""echo '{"body": {"Overall Health": {"value": ""}}}'""", "calls the whole nothing"),
+    ],
+)
+def test_what_dcgm_found_and_does_not_say(text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = dcgm_says(tmp_path, monkeypatch, text)
+    assert isinstance(found, Dcgm) and isinstance(found.incidents, Unavailable) and words in found.incidents.detail
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"incidents": []},
+        {"incidents": [], "overall": 7},
+        {"incidents": [], "overall": "Failure"},
+        {"incidents": ["GPU 3"]},
+        {"incidents": [None], "overall": "Healthy"},
+        {"overall": "Healthy"},
+    ],
+)
+def test_rubbish_of_dcgm_is_no_health(told: dict[str, Any]) -> None:
+    found = dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: {"watching": True, **told}}), f.gpus())
+    assert isinstance(found, Dcgm) and isinstance(found.incidents, Unavailable)
+
+
+def test_programs_that_die_have_said_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    died = dcgm_says(tmp_path, monkeypatch, f"echo '{HEALTHY}'; kill -SEGV $$")
+    assert isinstance(died, Dcgm) and isinstance(died.watching, Unavailable) and "SIGSEGV" in died.watching.detail
+    lost = read(imex_says(tmp_path, monkeypatch, "echo READY; kill -BUS $$", "exit 1"))
+    assert isinstance(lost, Unavailable) and "SIGBUS" in lost.detail
+
+
+def test_imex_that_this_user_may_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imex, "FOLDERS", (program(tmp_path, "nvidia-imex-ctl", "echo READY"),))
+    (tmp_path / "nvidia-imex-ctl").chmod(0o644)
+    lost: Any = imex.answer({})
+    assert lost["unavailable"] == "denied"
+
+
 def test_an_error_beside_that_of_imex_is_told() -> None:
     imex_too = "IMEX daemon status is 1 (not READY) Check IMEX installation, configuration, domain and daemon status, and "
     row = {"entity": "GPU", "id": "1", "system": "NVLINK system", "health": "Failure"}
@@ -151,12 +215,6 @@ def test_an_error_beside_that_of_imex_is_told() -> None:
     assert found == Dcgm(
         True, True, (Incident("GPU 1", "NVLINK system", Health.FAILURE, "GPU 1's NvLink link 4 is currently down"),)
     )
-
-
-@pytest.mark.parametrize("told", [{"overall": "Failure", "incidents": []}, {"incidents": []}, {"incidents": ["GPU 3"]}])
-def test_nothing_is_found_only_where_dcgm_says_so(told: dict[str, Any]) -> None:
-    found = dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: {"watching": True, **told}}), f.gpus())
-    assert getattr(getattr(found, "incidents", None), "kind", None) is Kind.MALFORMED
 
 
 def test_where_there_is_no_dcgm() -> None:

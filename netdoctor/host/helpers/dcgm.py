@@ -18,6 +18,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "__DCGM_DBG_FILE": "/dev/null", "__DCGM_
 
 
 def answer(parameters: dict[str, str]) -> object:
+    import signal
     import subprocess
 
     command = [parameters["program"], "health", "-c", "-j"]
@@ -29,13 +30,15 @@ def answer(parameters: dict[str, str]) -> object:
         return {"unavailable": "timed out", "detail": f"dcgmi health: {SECONDS} s"}
     except OSError as error:
         return {"unavailable": "failed", "detail": f"dcgmi: {error}"}
+    if done.returncode < 0:
+        return {"unavailable": "failed", "detail": f"dcgmi health: it died of {signal.Signals(-done.returncode).name}"}
     return said(done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
 
 def said(text: str, errors: str) -> dict[str, Any]:
     import json
 
-    if UNWATCHED in text:
+    if "{" not in text and UNWATCHED in text:
         return {"watching": False}
     if "{" not in text:
         lines = [line.strip() for line in f"{text}\n{errors}".splitlines() if line.strip()]

@@ -51,6 +51,10 @@ class MalformedError(ValueError):
     """Not an ELF file that this reader follows."""
 
 
+class OtherClassError(MalformedError):
+    """A 32-bit ELF file: the loader of a 64-bit program passes it over (elf/dl-load.c, open_verify)."""
+
+
 class Elf:
     """One 64-bit ELF file, little or big endian.  Every access is checked against the file's size."""
 
@@ -58,8 +62,10 @@ class Elf:
         self.data = data
         if len(data) < 64 or data[:4] != b"\x7fELF":
             raise MalformedError("not an ELF file")
+        if data[4] == 1:
+            raise OtherClassError("a 32-bit ELF file")
         if data[4] != 2:
-            raise MalformedError("not a 64-bit ELF file")
+            raise MalformedError("an ELF file of no class")
         if data[5] not in (1, 2):
             raise MalformedError("no byte order")
         self.order = "<" if data[5] == 1 else ">"
@@ -239,7 +245,7 @@ def failure(error: Exception) -> dict[str, Any]:
     if isinstance(error, OSError):
         kind = {errno.ENOENT: "absent", errno.ENOTDIR: "absent", errno.EACCES: "denied", errno.EPERM: "denied"}
         return {"error": os.strerror(error.errno or 0), "kind": kind.get(error.errno or 0, "failed")}
-    return {"error": str(error), "kind": "malformed"}
+    return {"error": str(error), "kind": "unsupported" if isinstance(error, OtherClassError) else "malformed"}
 
 
 def version_text(path: str) -> str | None:
@@ -311,6 +317,9 @@ def survey(paths: list[str], directories: list[str]) -> dict[str, Any]:
             dirs[directory] = sorted(name for name in os.listdir(directory) if name.startswith("libnccl") and ".so" in name)
         except OSError as error:
             dirs[directory] = failure(error)
+            # The loader opens what it knows by name.
+            if isinstance(error, PermissionError) and os.access(directory, os.X_OK, effective_ids=True):
+                dirs[directory] = {"error": "it may be searched and not listed", "kind": "failed"}
             continue
         for name in dirs[directory]:
             files.setdefault(f"{directory}/{name}", describe(f"{directory}/{name}"))

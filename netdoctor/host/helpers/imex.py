@@ -22,9 +22,11 @@ MAX_NODES = 1024
 
 
 def answer(parameters: dict[str, str]) -> object:
-    program = next((f"{one}/nvidia-imex-ctl" for one in FOLDERS if os.access(f"{one}/nvidia-imex-ctl", os.X_OK)), None)
+    there = [path for one in FOLDERS if os.path.exists(path := f"{one}/nvidia-imex-ctl")]
+    program = next((path for path in there if os.access(path, os.X_OK)), None)
     if program is None:
-        return {"unavailable": "absent", "detail": "no nvidia-imex-ctl"}
+        lost = {"unavailable": "denied", "detail": f"{there[0]} may not be run"} if there else None
+        return lost or {"unavailable": "absent", "detail": "no nvidia-imex-ctl"}
     said = told([program, "-q"], SHORT)
     if isinstance(said, dict):
         return said
@@ -60,6 +62,7 @@ def domain(program: str) -> Any:
 
 def told(command: list[str], seconds: float) -> Any:
     """What it printed, or why there is nothing."""
+    import signal
     import subprocess
 
     name = f"nvidia-imex-ctl {' '.join(command[1:])}"
@@ -69,4 +72,6 @@ def told(command: list[str], seconds: float) -> Any:
         return {"unavailable": "timed out", "detail": f"{name}: {seconds} s"}
     except OSError as error:
         return {"unavailable": "failed", "detail": f"{name}: {error}"}
+    if done.returncode < 0:
+        return {"unavailable": "failed", "detail": f"{name}: it died of {signal.Signals(-done.returncode).name}"}
     return done.stdout.decode("utf-8", "replace") or done.stderr.decode("utf-8", "replace")

@@ -17,6 +17,9 @@ DEVICES = "/sys/bus/pci/devices"
 NVIDIA, DISPLAY, NETWORK = "0x10de", "0x03", "0x02"
 EXPRESS, ACS, ATS = 0x10, 0x0D, 0x0F  # PCI_CAP_ID_EXP, PCI_EXT_CAP_ID_ACS, PCI_EXT_CAP_ID_ATS
 EXTENDED, END = 0x100, 0x1000
+ONES = 0xFFFFFFFF  # what is read where nothing answers
+GONE = {"unavailable": "failed", "detail": "the function does not answer: it reads as ones or zeros"}
+ENDLESS = {"unavailable": "failed", "detail": "its list of capabilities leads back to itself"}
 MOST = 480  # capabilities: as many as fit (PCI_CFG_SPACE_EXP_SIZE - 256) / 8
 
 
@@ -82,8 +85,8 @@ def config(path: str) -> object:
 
 
 def told(word: Callable[[int, int], int], size: int) -> object:
-    if word(0, 4) == 0xFFFFFFFF:
-        return {"unavailable": "failed", "detail": "the function does not answer: it reads as ones"}
+    if word(0, 4) in (0, ONES):
+        return GONE
     control, at = None, word(0x34, 1) & 0xFC if word(0x06, 2) & 0x10 else 0
     for _ in range(48):  # PCI_FIND_CAP_TTL
         if at < 0x40:
@@ -92,6 +95,8 @@ def told(word: Callable[[int, int], int], size: int) -> object:
         if head & 0xFF == EXPRESS:
             control = word(at + 8, 2)
         at = head >> 8 & 0xFC
+    else:
+        return ENDLESS
     if control is None:  # no PCI Express: it has no extended configuration space
         return {"control": None, "acs": None, "ats": None}
     if size < END:
@@ -100,12 +105,16 @@ def told(word: Callable[[int, int], int], size: int) -> object:
     at = EXTENDED
     for _ in range(MOST):
         head = word(at, 4)
-        if head in (0, 0xFFFFFFFF):
+        if head == ONES:
+            return GONE
+        if head == 0:
             break
         found.setdefault(head & 0xFFFF, at)
         at = head >> 20 & 0xFFC
         if at < EXTENDED:
             break
+    else:
+        return ENDLESS
     acs = [word(found[ACS] + 4, 2), word(found[ACS] + 6, 2)] if ACS in found else None
     return {"control": control, "acs": acs, "ats": word(found[ATS] + 6, 2) if ATS in found else None}
 

@@ -1,7 +1,8 @@
 """Helper program: whether packets of the full size arrive at other hosts, by ICMP echo with DF set (RFC 792, RFC 4443).
 
 Parameters: ``to``: "IP/MTU,…", the MTU of the interface that leads there; ``seconds``: how long answers may take.  Answer:
-{"paths": {IP: {"small", "middle", "full": answered, "told": the MTU that a router named | null, "error": errno name | null}}}.
+{"paths": {IP: {"small", "middle", "full": answered, "told": the MTU that a router named | null, "error": errno name | null}}};
+EACCES also where a firewall said no.
 "small" is what every path carries, "middle" what Ethernet does.  Each is sent three times.  The socket is
 SOCK_DGRAM (ip(7), ping_group_range) or SOCK_RAW; {"unavailable": "denied"} where neither is given.
 """
@@ -24,6 +25,11 @@ SMALL6 = 1280
 TRIES = 3
 ECHO, REPLY = (8, 128), (0, 129)  # ICMP, ICMPv6
 TOO_BIG = ((3, 4), (2, 0))
+# "Prohibited" (RFC 1812 5.2.7.1, RFC 4443 3.1), of which the kernel makes the same errno as of a host that is not there
+# (icmp_err_convert): a firewall said no.
+PROHIBITED = (frozenset({(3, 9), (3, 10), (3, 13)}), frozenset({(1, 1), (1, 5), (1, 6)}))
+ICMP_SAID = (2, 3)  # SO_EE_ORIGIN_ICMP, SO_EE_ORIGIN_ICMP6 (linux/errqueue.h)
+OFFENDER = ((20, 24), (24, 40))  # where the address of who said it lies: SO_EE_OFFENDER, a sockaddr behind the error
 # linux/in.h, linux/in6.h; PROBE sets DF and asks no cache of path MTUs (ip(7)).
 MTU_DISCOVER, PROBE, RECVERR = (10, 23), 3, (11, 25)
 IP_HEADER = (20, 40)
@@ -107,12 +113,20 @@ class Path:
                 return said
             for _, _, data in ancillary:
                 if len(data) >= 16:
-                    number, _, kind, code, _, info, _ = struct.unpack_from("=IBBBBII", data)
+                    number, origin, kind, code, _, info, _ = struct.unpack_from("=IBBBBII", data)
                     said = True
                     if (kind, code) == TOO_BIG[self.six] or number == errno.EMSGSIZE:
                         self.seen["told"] = min(info, self.seen["told"] or info)
+                    elif origin in ICMP_SAID and self.refused(number, (kind, code), data):
+                        self.seen["error"] = "EACCES"
                     else:
                         self.seen["error"] = errno.errorcode.get(number, str(number))
+
+    def refused(self, number: int, said: tuple[int, int], data: bytes) -> bool:
+        """A firewall said no: in so many words, or in the name of the host itself, which then is there."""
+        first, end = OFFENDER[self.six]
+        own = socket.inet_pton(socket.AF_INET6 if self.six else socket.AF_INET, self.ip.partition("%")[0])
+        return said in PROHIBITED[self.six] or (number != errno.ECONNREFUSED and data[first:end] == own)
 
     @property
     def done(self) -> bool:

@@ -159,8 +159,10 @@ def _came(log: LogFacts, end: Outcome) -> str | None:
     ranks = {e.data.get("rank") for e in said}
     if said and str(len(ranks)) == said[0].data.get("n") and len({e.data.get("n") for e in said}) == 1:
         return f"each of the {len(ranks)} ranks came and said so; no line tells of more"
-    if end.ending is Ending.FINISHED and len(log.files) == 1 and any(log.lines - e.last < _END for e in end.events):
+    if len(log.files) == 1 and end.ending is Ending.FINISHED and any(log.lines - e.last < _END for e in end.events):
         return "the program ended in good order, and nothing failed before"
+    if len(log.files) == 1 and any("bar" in e.data and log.lines - e.last < _END for e in log.of("finished")):
+        return "a bar of the program's is full, and nothing failed before; whether that was the end, the log does not say"
     return None
 
 

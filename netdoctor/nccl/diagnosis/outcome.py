@@ -116,11 +116,18 @@ def outcome(log: LogFacts) -> Outcome:
         return Outcome(Ending.ENDED, _ENDED.get(why.upper(), f"it was ended from outside: {why}"), orders[:1])
     if failed:
         return Outcome(Ending.FAILED, kind(failed[0].kind).how, tuple(failed[:1]))
-    finished = [e for e in log.of("finished") if not _worked_on(log, e)]  # else of a part of the work
+    finished = [e for e in log.of("finished") if not _worked_on(log, e) and not _of_a_part(log, e)]
     if finished or log.busbw is not None:
         return Outcome(Ending.FINISHED, "it ran to its end", tuple(finished[-1:]))
     how = "the log breaks off in the middle of a line" if log.unended else "it runs still, or the log was cut off"
     return Outcome(Ending.OPEN, how)
+
+
+def _of_a_part(log: LogFacts, e: Event) -> bool:
+    """A bar that is full may be an epoch's, and a communicator that was taken apart one of several."""
+    if "destroyed" not in e.data:
+        return "bar" in e.data
+    return sum(one.count for one in log.of("finished") if "destroyed" in one.data) < log.comms_complete
 
 
 def _stopped(log: LogFacts, e: Event) -> bool:

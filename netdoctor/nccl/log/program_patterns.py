@@ -157,8 +157,8 @@ PATTERNS: Final = (
     row(
         "finished",
         "worker group|passed|out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|training has |finished training|max_epochs|max_steps|destroy_process_group|has not been destroyed before|training done|training is|training over|exit code 0|completed successfully|saving final|run finished",
-        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over)|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>Destroy COMPLETE|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b)",
-        "left right whole",  # a process, or a part of the work, came to its end: also where another one had died
+        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b)",
+        "left right whole destroyed",  # a process, or a part of the work, came to its end: also where another one had died
     ),
     # what ncclras prints, pasted: src/ras/client_support.cc
     row(
@@ -181,7 +181,8 @@ PATTERNS: Final = (
         "[e|[f|ccl_error|error|fatal|abort|exception| failed|normally, but",
         r"\[[EF](?:\d{3,4})? ?[\d:.]* ?(?P<what>\S+\.(?:cpp|hpp|cc):\d+)\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s|>:)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|"
         rf"{BEGIN}(?P<what2>(?:\w+\.)*(?:(?-i:[A-Z])\w*Error|(?-i:[A-Z]\w*)?(?-i:Exception))): |"
-        r"CCL_ERROR\||\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]",
+        r"CCL_ERROR\||\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]"
+        rf"|{BEGIN}=+ (?:\d+ \w+, ){{0,6}}\d+ (?:failed|errors?)\b.{{0,80}} in \d",
         "what",
     ),
     # the node itself, where people paste it: lspci, dmesg, modprobe, ulimit

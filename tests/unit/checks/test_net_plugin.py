@@ -71,6 +71,21 @@ PLUGIN: dict[str, tuple[Changes, Status, str]] = {
         Status.UNKNOWN,
         "the loader's cache: denied",
     ),
+    "none found, not everything was searched, and NCCL did not run": (
+        {Baseline: f.baseline(nccl_ran=False), Libraries: f.libraries(incomplete=("/opt/lib: Input/output error",))},
+        Status.UNKNOWN,
+        "no plugin was found, but /opt/lib: Input/output error",
+    ),
+    "none found, not everything was searched, and none is wanted": (
+        {Environ: named("none"), Baseline: LOST, Libraries: f.libraries(incomplete=("/opt/lib: Input/output error",))},
+        Status.SKIP,
+        "no network plugin is taken",
+    ),
+    "none found, not everything was searched, and the run used sockets": (
+        {Baseline: SOCKETS, Libraries: f.libraries(incomplete=("/opt/lib: Input/output error",))},
+        Status.SKIP,
+        "no network plugin is taken",
+    ),
     "EFA without a plugin, not everything was searched, and the run used sockets": (
         {Rdma: EFA, Intent: SEVERAL, Baseline: SOCKETS, Libraries: f.libraries(incomplete=("the loader's cache: denied",))},
         Status.FAIL,

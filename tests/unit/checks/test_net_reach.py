@@ -11,7 +11,7 @@ from netdoctor.checks.net_reach import reach
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
-from netdoctor.facts.net import Net, Peer, Route
+from netdoctor.facts.net import Link, Net, Peer, Route
 from netdoctor.facts.reach import Path, Reach, job_hosts
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
@@ -41,6 +41,19 @@ def net(prefix: int = 24, **changes: Any) -> Net:
     return f.net(replace(link, addresses=(f.address("10.1.0.7", prefix),)), **changes)
 
 
+def beside(name: str, number: int, **changes: Any) -> Link:
+    return replace(f.netlink_link(name, number), addresses=(f.address(f"172.{number}.0.1", 16),), **changes)
+
+
+# Networks of containers and tunnels of a /16 each: no node of the job is their neighbour.
+INSIDE = f.net(
+    *net(16).links,
+    beside("docker0", 17, kind="bridge"),
+    beside("cni0", 18, kind="bridge"),
+    beside("flannel.1", 19, kind="vxlan"),
+    beside("eth1", 20, running=False),
+)
+STRANGE = Peer("head", Unavailable(Kind.ABSENT, "head: EAI_NONAME"), local=Unavailable(Kind.NOT_READ, "it does not resolve"))
 ROUTE = Route("eth0")
 
 
@@ -70,8 +83,19 @@ UNNAMED = Peer("gpu9", Unavailable(Kind.ABSENT, "gpu9: EAI_NONAME"))
             {Reach: seen(path(small=False, middle=False, full=False, error="EPERM"))},
             "gpu8",
             Status.UNKNOWN,
-            "refuses it (EPERM)",
+            "a firewall of this node refuses it (EPERM)",
         ),
+        # A firewall that answers for a host shows that the way leads there.
+        *(
+            ({Reach: seen(path(small=False, middle=False, full=False, error=error))}, "gpu8", Status.UNKNOWN, words)
+            for error, words in {
+                "EACCES": "a firewall refuses it (EACCES)",
+                "ECONNREFUSED": "the host refuses it (ECONNREFUSED)",
+                "ENETDOWN": "the kernel says ENETDOWN",
+            }.items()
+        ),
+        ({Reach: seen(path(full=False, error="EACCES"))}, "gpu8", Status.UNKNOWN, "one of 9000 bytes: a firewall refuses it"),
+        ({Reach: seen(path(full=False, error="EHOSTUNREACH"))}, "gpu8", Status.UNKNOWN, "one of 9000 bytes: the kernel says"),
         ({Reach: seen(None)}, "hosts", Status.UNKNOWN, "no host's address was tried"),
         ({Reach: seen(None, host("gpu9", "10.9.0.1", route=NO_ROUTE))}, "gpu9", Status.FAIL, "no route to gpu9"),
         ({Reach: seen(None, host("gpu9", "10.9.0.1", route=LOST))}, "gpu9", Status.UNKNOWN, "could not be read"),
@@ -87,6 +111,14 @@ UNNAMED = Peer("gpu9", Unavailable(Kind.ABSENT, "gpu9: EAI_NONAME"))
         ({Reach: LOST}, "hosts", Status.UNKNOWN, "it hangs"),
         ({Reach: Reach((GPU8,), 2, LOST)}, "hosts", Status.UNKNOWN, "it hangs"),
         ({Reach: Reach((), 0, {})}, "hosts", Status.UNKNOWN, "nothing here names another host"),
+        (
+            {Reach: Reach((), 0, {}), Intent: f.job(), Net: net(master=STRANGE)},
+            "hosts",
+            Status.UNKNOWN,
+            "whether head is another",
+        ),
+        # One of two hosts that was not tried is not among those that answer.
+        ({Reach: replace(seen(path()), untried=("gpu9",))}, "gpu9", Status.UNKNOWN, "gpu9 was not tried"),
         ({Reach: Reach((), 0, {}), Intent: f.job()}, "hosts", Status.SKIP, "nothing here names another host"),
         ({Intent: f.job(nodes=1)}, "node", Status.SKIP, "there are no other hosts"),
         ({Vantage: f.outside()}, "hosts", Status.UNKNOWN, "the job's network"),
@@ -96,6 +128,7 @@ UNNAMED = Peer("gpu9", Unavailable(Kind.ABSENT, "gpu9: EAI_NONAME"))
         ({Intent: f.job(nodes=1026), Net: net(16)}, "neighbours", Status.FAIL, "are 1025 neighbours"),
         ({Intent: f.job(nodes=1025), Net: net(16)}, "neighbours", Status.PASS, "the job's 1,024 neighbours"),
         ({Intent: f.job(nodes=5000), Net: net(31)}, "hosts", Status.PASS, "answers"),  # routed host by host
+        ({Intent: f.job(nodes=1025), Net: INSIDE}, "neighbours", Status.PASS, "the job's 1,024 neighbours"),
         ({Kernel: f.kernel(sysctls={ROOM: LOST})}, "neighbours", Status.UNKNOWN, "it hangs"),
         ({Kernel: f.kernel(sysctls={ROOM: Unavailable(Kind.ABSENT)})}, "neighbours", Status.UNKNOWN, "could not be read"),
     ],

@@ -327,6 +327,8 @@ def paths(number: int, *, free: int = 0, **changes: Any) -> dict[str, Finding]:
         (errno.EROFS, "for reading only", "findmnt -T /ckpt"),
         (errno.EACCES, "closed to this user", "findmnt -T /ckpt"),
         (errno.EIO, "input/output error", "findmnt -T /ckpt"),
+        (errno.ENOTCONN, "the program behind its mount ended", "findmnt -T /ckpt"),
+        (errno.ESTALE, "its server no longer has", "findmnt -T /ckpt"),
         (errno.ENOTDIR, "is no folder", "findmnt -T /ckpt"),
     ],
 )
@@ -342,6 +344,15 @@ def test_folders_of_the_job_that_are_well() -> None:
     found = paths(0, free=1 << 29)
     assert found["/ckpt"].status is PASS
     assert paths(errno.EINVAL, free=1 << 29)["/ckpt"].status is UNKNOWN
+
+
+def test_a_folder_that_was_not_tried_is_not_known_to_take_files() -> None:
+    """NFS, Lustre and BeeGFS have no unnamed files: a quota that is used up shows in neither rights nor room."""
+    made = composed.Composed("dgx-h100", {}, {"job.paths": "/ckpt"})
+    made.host.answers["room:/ckpt"] = {**room(0), "tried": False}
+    (found,) = made.judged("node.folders")
+    assert found.status is UNKNOWN
+    assert "no file could be tried there" in found.message
 
 
 def test_a_prolog_is_not_the_jobs_user() -> None:

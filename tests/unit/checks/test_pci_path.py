@@ -138,6 +138,7 @@ def test_where_nothing_passes_a_switch(changes: dict[type, object]) -> None:
         ({Environ: f.environ(variables=DENIED, nccl=DENIED)}, "could not be told"),
         ({Rdma: f.rdma(devices=DENIED)}, "could not be told"),
         ({Pci: f.pci(devices=DENIED)}, "could not be read"),
+        ({Pci: f.pci(devices=())}, "PCI shows no device"),
     ],
 )
 def test_what_was_not_seen(changes: dict[type, object], words: str) -> None:
