@@ -15,6 +15,7 @@ MARKER: Final = ".netdoctor-torch"  # written by netdoctor's own Makefile beside
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?t?)?")
 _VERSIONED: Final = re.compile(r"python(\d+\.\d+)t?$")
 LIBRARY: Final = re.compile(r"libnccl\.so(\.\d+)*$")
+GIVE_PYTHON: Final = "give the Python that has the job's torch: --python PATH"  # how to find out, where its torch was not seen
 PLUGIN: Final = re.compile(r"libnccl-(net|tuner|profiler|env)[\w.-]*\.so(\.\d+)*$")
 
 

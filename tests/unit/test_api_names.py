@@ -17,7 +17,7 @@ count direct_paths expectation fail fix_container fix_environment fix_gpudirect 
 gdr_proof gdr_sends gids gpudirect hcas if_it_starts_more ifname interfaces inventory job_torch layers loader_rules_say masked
 missing nccl_environment nccl_integer nccl_param nccl_plugins nccl_ports net_plugin node_variables ok others out_of_memory
 parse_hcas parse_version path_limit rails rdma_handles showed_nothing shm_pool size_text skip tcp_window transport unknown
-usable used_nccl version_text without_p2p Path Reach
+usable used_nccl version_text without_p2p Path Reach GIVE_PYTHON
 """
 
 
