@@ -81,6 +81,7 @@ class Block(NamedTuple):
         many = f" ({len(self.findings)} of {self.of})" if self.of > 1 else ""
         if len(subjects) == 1 and not many and said.startswith(subjects[0]):
             return said
+        said = said.removeprefix(f"{subjects[0]}: ") if len(subjects) == 1 else said
         return f"{listed(subjects, MOST_NAMES)}{many}: {said}" if subjects else said
 
     @property
@@ -207,7 +208,8 @@ def _said(check: CheckResult) -> str:
 
 def spoken(finding: Finding) -> str:
     """What it says, with whom it is about."""
-    return clean(finding.message if finding.subject == NODE else f"{finding.subject}: {finding.message}")
+    subject, message = clean(finding.subject), clean(finding.message)
+    return message if finding.subject == NODE or message.startswith(f"{subject}: ") else f"{subject}: {message}"
 
 
 def _times(check: CheckResult) -> str:

@@ -83,6 +83,13 @@ def test_beside_a_fail_what_could_not_be_told_is_one_block() -> None:
     assert sum(line.startswith("UNKNOWN") for line in render(known).splitlines()) == 2  # nothing that counts fails
 
 
+def test_a_subject_is_named_once() -> None:
+    one = Finding(Status.FAIL, "GPU 1: a row waits", "GPU 1", Severity.CRITICAL)
+    told = render(report(check("gpu.health", one, Finding(Status.PASS, "no errors", "GPU 2"))))
+    assert "gpu.health  [critical] GPU 1 (1 of 2): a row waits\n" in told
+    assert "gpu.health</b>: GPU 1: a row waits" in page(report(check("gpu.health", one)))
+
+
 def test_one_fault_of_eight_devices_is_one_block() -> None:
     eight = check("rdma.dev_infiniband", *(_fail(n) for n in range(8)), Finding(Status.PASS, "opens", "mlx5_8"))
     lines = render(report(eight)).splitlines()
