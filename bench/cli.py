@@ -45,10 +45,10 @@ def _dgx() -> Iterator[Row]:
         libraries += [str(p.parent) for p in sorted((ROOT / "build" / "nccl").rglob("libnccl.so.2"))[:1]]
         # As arguments: the folder of the checkout may have a blank.
         script = 'mount --make-rprivate / && mount -t overlay ov -o "lowerdir=$0:/sys" /sys && exec "$@"'
-        inside = [str(sysfs), sys.executable, "-m", "bench.cli"]
+        measured = [str(sysfs), sys.executable, "-m", "bench.cli"]
         environment = os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
         done = subprocess.run(
-            ["unshare", "-m", "sh", "-c", script, *inside],
+            ["unshare", "-m", "sh", "-c", script, *measured],
             cwd=ROOT,
             env=environment,
             capture_output=True,
