@@ -43,11 +43,17 @@ def _dgx() -> Iterator[Row]:
         sysfs = trees.dgx_h100(pathlib.Path(folder) / "sys")
         libraries = [str(native.nvml())]
         libraries += [str(p.parent) for p in sorted((ROOT / "build" / "nccl").rglob("libnccl.so.2"))[:1]]
-        overlay = f"mount --make-rprivate / && mount -t overlay ov -o lowerdir={sysfs}:/sys /sys"
-        script = f"{overlay} && exec {sys.executable} -m bench.cli"
+        # As arguments: the folder of the checkout may have a blank.
+        script = 'mount --make-rprivate / && mount -t overlay ov -o "lowerdir=$0:/sys" /sys && exec "$@"'
+        measured = [str(sysfs), sys.executable, "-m", "bench.cli"]
         environment = os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
         done = subprocess.run(
-            ["unshare", "-m", "sh", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            ["unshare", "-m", "sh", "-c", script, *measured],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode != 0:
         raise RuntimeError(done.stderr[-2000:])

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from netdoctor.api import (
+    GIVE_PYTHON,
     SOCKET,
     Accelerator,
     Baseline,
@@ -249,7 +250,7 @@ _HOW = {
     Obstacle.LOCK: "run it when the GPUs are free",
     Obstacle.SAME_MACHINE: "give each node a machine of its own; --ranks-per-node starts several ranks on one",
     Obstacle.REFUSED: "as the job's user, or --user NAME; where root is the job's user --user root",
-    Obstacle.NO_TORCH: "give the job's interpreter with --python",
+    Obstacle.NO_TORCH: GIVE_PYTHON,
     Obstacle.NO_NCCL: "LD_LIBRARY_PATH of the job; --python, where its Python has the nvidia-nccl wheel",
     Obstacle.NOT_READY: "systemctl status nvidia-fabricmanager; confidential computing: nvidia-smi conf-compute -srs 1",
     Obstacle.NO_GPU: "see hardware.accelerator; CUDA_VISIBLE_DEVICES; libcuda.so.1 and /dev/nvidia* in the container",

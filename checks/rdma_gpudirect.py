@@ -11,6 +11,7 @@ from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
+    GIVE_PYTHON,
     SOCKET,
     Baseline,
     Cure,
@@ -241,7 +242,7 @@ def _pair(gpu: hcas.GpuPlace, device: RdmaDevice, kind: str, node: Node) -> Find
     if isinstance(node.version, Unavailable):
         if both:
             return _passed(node, "NCCL's log shows /GDRDMA both ways", kind)
-        return unknown(f"the job's NCCL version is not known: {node.version}", how="give --python")
+        return unknown(f"the job's NCCL version is not known: {node.version}", how=GIVE_PYTHON)
     pair = Pair(gpu, device, node, proof, node.version, kind)
     if both:
         return _passed(node, "NCCL's log shows /GDRDMA both ways", kind, pair.able.yes, **pair.evidence)

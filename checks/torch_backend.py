@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from netdoctor.api import (
+    GIVE_PYTHON,
     Accelerator,
     Baseline,
     Caller,
@@ -34,7 +35,6 @@ from netdoctor.api import (
     unknown,
 )
 
-GIVE = "give the job's interpreter with --python"
 ELSEWHERE = frozenset({"gloo", "mpi", "ucc"})  # of by_torch.CARRIERS: all but NCCL; any other name is a class that is not known
 
 
@@ -62,13 +62,13 @@ def torch_backend(
 def _nvidia(there: Accelerator, vantage: Vantage, baseline: Baseline, libraries: Libraries) -> Finding:
     python, torch = libraries.python, libraries.torch
     if isinstance(python, Unavailable):
-        return unknown(f"the job's Python is not known: {python}", how=GIVE)
+        return unknown(f"the job's Python is not known: {python}", how=GIVE_PYTHON)
     if python.ours:
-        return unknown("this is netdoctor's torch, not the job's", how=GIVE)
+        return unknown("this is netdoctor's torch, not the job's", how=GIVE_PYTHON)
     if isinstance(torch, Unavailable) and torch.kind == Kind.ABSENT:
-        return unknown(f"{python.path} has no torch", how=GIVE)
+        return unknown(f"{python.path} has no torch", how=GIVE_PYTHON)
     if not vantage.job_environment and not python.given:
-        return unknown(f"{vantage.elsewhere}: {python.path} need not be the job's Python", how=GIVE)
+        return unknown(f"{vantage.elsewhere}: {python.path} need not be the job's Python", how=GIVE_PYTHON)
     if there.hidden:
         text = "libcuda shows this process no GPU (CUDA_VISIBLE_DEVICES, or none was given to the container)"
         return unknown(text, how=f"echo $CUDA_VISIBLE_DEVICES; {layers.asks_for_gpus(vantage)}")

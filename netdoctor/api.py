@@ -36,7 +36,7 @@ from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble, XidEvent
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary
-from netdoctor.facts.library_search import JobPython, Linkage, Torch
+from netdoctor.facts.library_search import GIVE_PYTHON, JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.nccl_version import parse as parse_version
@@ -201,6 +201,7 @@ def fail(
 __all__ = [
     "CLOSED",
     "FROM_JOB",
+    "GIVE_PYTHON",
     "HW_SLOWDOWN",
     "HW_THERMAL",
     "POWER_BRAKE",

@@ -29,10 +29,11 @@ def _told(options: Options, config: Config, id: str | None, lost: CheckResult | 
     from netdoctor.cli import explain
     from netdoctor.report import terminal
 
-    columns = min(explain.WIDTH, max(40, terminal.width(sys.stdout, os.environ) or explain.WIDTH))
+    known = terminal.width(sys.stdout, os.environ)
+    columns = min(explain.WIDTH, max(40, known or explain.WIDTH))
     try:
         loaded = setup.loaded_checks(config, lost)
-        text = explain.listing(loaded) if id is None else explain.explain(loaded, id, columns)
+        text = explain.listing(loaded, known and columns) if id is None else explain.explain(loaded, id, columns)
     except (setup.UsageError, LookupError) as error:
         return deliver.refuse(error.args[0] if error.args else error, options)
     print(text, end="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from netdoctor.cli.options import Options
 from netdoctor.config.keys import KEYS
 from netdoctor.config.load import Config, variable
 from netdoctor.policy import Waiver
+from netdoctor.report import terminal
 from netdoctor.textsafe import clean, nearest
 
 FORMATS: Final = ("text", "json")
@@ -27,7 +29,8 @@ def show(options: Options, form: str | None) -> int:
         rows = effective(setup.configuration(options))
     except setup.UsageError as error:
         return deliver.refuse(error, options)
-    sys.stdout.write(json.dumps(rows, indent=1, ensure_ascii=False) + "\n" if form == "json" else _table(rows))
+    width = min(96, max(40, terminal.width(sys.stdout, os.environ) or 96))
+    sys.stdout.write(json.dumps(rows, indent=1, ensure_ascii=False) + "\n" if form == "json" else _table(rows, width))
     return 0
 
 
@@ -53,12 +56,12 @@ def _data(value: Any) -> Any:
     return value
 
 
-def _table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    return "\n".join(clean(line) for name, row in rows.items() for line in _lines(name, row)) + "\n"
+def _table(rows: Mapping[str, Mapping[str, Any]], width: int) -> str:
+    return "\n".join(clean(line) for name, row in rows.items() for line in _lines(name, row, width)) + "\n"
 
 
-def _lines(name: str, row: Mapping[str, Any]) -> Iterator[str]:
+def _lines(name: str, row: Mapping[str, Any], width: int) -> Iterator[str]:
     value = row["value"]
     said = "-" if value is None or value == [] else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    yield f"{name:<23} {said}  ({row['source']})"
-    yield from textwrap.wrap(row["about"], 96, initial_indent="    ", subsequent_indent="    ")
+    yield f"{name:<26} {said}  ({row['source']})"
+    yield from textwrap.wrap(row["about"], width, initial_indent="    ", subsequent_indent="    ")

@@ -34,7 +34,8 @@ _NEXT: Final = {
     "ansible": (
         "ansible-galaxy collection install DIR",
         "make pyz",
-        "ansible-playbook -i hosts.ini netdoctor.cluster.audit -e audit_pyz=$PWD/build/netdoctor.pyz",
+        # Ansible splits the words of -e once more
+        "ansible-playbook -i hosts.ini netdoctor.cluster.audit -e \"audit_pyz='$PWD/build/netdoctor.pyz'\"",
     ),
     "prometheus": (
         "netdoctor preflight --serve 9469 --profile audit --no-allreduce on each node (Kubernetes: components/metrics)",

@@ -28,14 +28,15 @@ _PLACES: Final = {
 }
 
 
-def listing(loaded: Loaded) -> str:
-    """One line a check: id and what is true on a healthy node; where it is from, if it is not built in."""
+def listing(loaded: Loaded, width: int | None = None) -> str:
+    """One line a check: id and what is true on a healthy node; where it is from, if it is not built in.  `width` wraps it."""
     column = max((len(spec.id) for spec in loaded.specs), default=0)
     lines = []
     for spec in sorted(loaded.specs, key=lambda s: s.id):
         source = loaded.sources.get(spec.id, "")
         where = "" if source in {"", "built in"} else f"  ({source})"
-        lines.append(clean(f"{spec.id:<{column}}  {spec.title}{where}"))
+        line = clean(f"{spec.id:<{column}}  {spec.title}{where}")
+        lines += textwrap.wrap(line, width, subsequent_indent=" " * (column + 2)) if width and len(line) > width else [line]
     for result in loaded.results:
         lines += [clean(f"{result.id}: {f.subject}: {f.message}") for f in result.findings]
     return "\n".join(lines) + "\n" if lines else "no checks\n"

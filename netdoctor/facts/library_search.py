@@ -16,6 +16,7 @@ _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?t?)?")
 _VERSIONED: Final = re.compile(r"python(\d+\.\d+)t?$")
 LIBRARY: Final = re.compile(r"libnccl\.so(\.\d+)*$")
 PLUGIN: Final = re.compile(r"libnccl-[\w.-]+\.so(\.\d+)*$")  # libnccl-ofi-tuner.so too, which is taken by its name
+GIVE_PYTHON: Final = "give the Python that has the job's torch: --python PATH"  # how to find out, where its torch was not seen
 
 
 @dataclass(frozen=True)

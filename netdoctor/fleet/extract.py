@@ -117,6 +117,7 @@ class Extract:
                             message=as_line(finding.get("message", ""), 300),
                             waived=bool(waived_until(finding.get("waived"))),
                             blocking=finding.get("blocking") is True,
+                            how=as_line(finding.get("how") or "", 300),
                         )
                     )
                 )

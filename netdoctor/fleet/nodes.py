@@ -54,6 +54,7 @@ class Item:
     message: str
     waived: bool = False
     blocking: bool = False  # counts for the node's verdict
+    how: str = ""  # how it is found out, or what to look at next
 
 
 class Fabric(NamedTuple):
@@ -166,6 +167,7 @@ class Reason:
     state: NodeState
     why: str
     severity: Severity = WORST  # of what is BAD: as its own report has it
+    how: str = ""  # as its own report says: how it is found out, or what to look at next
 
 
 @dataclass(slots=True)

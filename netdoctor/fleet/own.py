@@ -8,8 +8,8 @@ from typing import Final
 from netdoctor.causes.cost import WORST
 from netdoctor.fleet.history import doubts, to_and_fro
 from netdoctor.fleet.machines import CLOCK_SKEW, newest_of_others
-from netdoctor.fleet.nodes import Node, NodeRun, NodeState, Reason
-from netdoctor.model import Health, Status, count
+from netdoctor.fleet.nodes import Item, Node, NodeRun, NodeState, Reason
+from netdoctor.model import Health, Severity, Status, count
 from netdoctor.textsafe import listed
 
 
@@ -31,15 +31,20 @@ def _verdict(run: NodeRun) -> Iterator[Reason]:
     bad = run.verdict is Health.UNHEALTHY
     if bad or (fails and not run.doubt):  # a report that contradicts itself shows neither
         worst = WORST if bad else max((i.severity or WORST for i in fails), key=lambda s: s.rank)
-        words = [f"{i.check}: {i.message}" for i in fails[:5]] or [run.verdict_text or str(run.verdict)]
-        yield from (Reason(NodeState.BAD, why, worst) for why in words)
+        yield from _said(NodeState.BAD, fails, run, worst)
     # What had to be able to tell is the verdict's own reason.
     blind = sorted((i for i in run.items if i.status is not Status.FAIL), key=lambda i: not i.blocking)
     if bad:  # what had to be able to tell, and could not
         blind = [i for i in blind if i.blocking]
     if run.verdict is Health.INCONCLUSIVE or set(run.statuses) <= {"s", "u", "e"} or (bad and blind):
-        reasons = [f"{i.check}: {i.message}" for i in blind[:5]] or [run.verdict_text or str(run.verdict)]
-        yield from (Reason(NodeState.UNKNOWN, why) for why in reasons)
+        yield from _said(NodeState.UNKNOWN, blind, run)
+
+
+def _said(state: NodeState, items: list[Item], run: NodeRun, severity: Severity = WORST) -> Iterator[Reason]:
+    """By its report's findings, else by its verdict."""
+    if not items:
+        yield Reason(state, run.verdict_text or str(run.verdict), severity)
+    yield from (Reason(state, f"{i.check}: {i.message}", severity, i.how) for i in items[:5])
 
 
 def _other_vantages(node: Node, run: NodeRun) -> Iterator[Reason]:

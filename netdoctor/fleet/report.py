@@ -210,7 +210,7 @@ def _of_node(node: Node) -> Iterator[Finding]:
         evidence = {"reasons": [one.why for one in reasons]} if len(reasons) > 1 else {}
         if status is Status.UNKNOWN:
             words = f"{'flaky: ' if _worst(reasons) is NodeState.FLAKY else ''}{reasons[0].why}{more}"
-            yield Finding(status, words, node.name, evidence=evidence, nodes=(node.name,))
+            yield Finding(status, words, node.name, evidence=evidence, how=reasons[0].how or None, nodes=(node.name,))
             continue
         missing = reasons[0].state is NodeState.MISSING
         fails = [i.cause for i in node.run.items if i.status is Status.FAIL and not i.waived and i.cause] if node.run else []
@@ -221,6 +221,7 @@ def _of_node(node: Node) -> Iterator[Finding]:
             max((one.severity for one in reasons), key=lambda s: s.rank),
             "missing_node" if missing else fails[0] if fails else "other",
             evidence=evidence,
+            how=reasons[0].how or None,
             waived_by_name=missing,
             nodes=(node.name,),
         )

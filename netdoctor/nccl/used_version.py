@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.libraries import Libraries
-from netdoctor.facts.library_search import Linkage, Torch
+from netdoctor.facts.library_search import GIVE_PYTHON, Linkage, Torch
 from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import Baseline
@@ -65,10 +65,10 @@ def job_torch(libraries: Libraries, pci: Pci, gpus: Gpus) -> Torch | Finding:
         return Finding(Status.SKIP, text)
     python, torch = libraries.python, libraries.torch
     if python and python.ours:
-        return Finding(Status.UNKNOWN, "this is netdoctor's own torch, not the job's", how="give --python")
+        return Finding(Status.UNKNOWN, "this is netdoctor's own torch, not the job's", how=GIVE_PYTHON)
     if isinstance(torch, Unavailable):
         where = f" of {python.path} ({python.why})" if python else ""
-        return Finding(Status.UNKNOWN, f"the job's torch{where} could not be read: {torch}", how="give --python")
+        return Finding(Status.UNKNOWN, f"the job's torch{where} could not be read: {torch}", how=GIVE_PYTHON)
     if isinstance(torch.version, str) and "rocm" in torch.version:
         return Finding(Status.UNKNOWN, f"torch {torch.version} uses RCCL, which netdoctor does not judge")
     if torch.cuda is None and torch.nccl_linkage == Linkage.NONE:

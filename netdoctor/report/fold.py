@@ -24,9 +24,8 @@ _SAID: Final = 5  # reasons of checks that have one answer
 # Of findings that have one mend: what each may say otherwise.  Evidence and figures are told of a check alone.
 _OWN: Final = ("expected", "why", "cost", "mend", "", "to last", "note")
 # How an unknown says why: "WHAT could not be read: WHY".
-_LOST: Final = (
-    r"could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried|done in time)|did not start|was run|is not known"
-)
+_READ: Final = "could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried|done in time)"
+_LOST: Final = rf"{_READ}|did not (?:start|finish)|was run|is not known"
 _WHY: Final = re.compile(rf"(?P<what>.+?) (?P<lost>{_LOST}): (?P<why>.+)")
 
 
@@ -35,6 +34,7 @@ class Block(NamedTuple):
 
     findings: tuple[Finding, ...]
     of: int  # how many subjects the check has; 0: they are of several checks
+    parts: tuple[Block, ...] = ()  # what could not be told beside a fail: a part for each reason
 
     @property
     def first(self) -> Finding:
@@ -47,6 +47,8 @@ class Block(NamedTuple):
     @property
     def each(self) -> tuple[str, ...]:
         """What the checks say, where that differs and is little: those of one reason together."""
+        if self.parts:
+            return tuple(line for part in self.parts for line in part.lines)
         by_reason: dict[str, list[Finding]] = {}
         for finding in self.findings:
             by_reason.setdefault(_reason(finding) or finding.message, []).append(finding)
@@ -62,6 +64,8 @@ class Block(NamedTuple):
     @property
     def text(self) -> str:
         """Who it is about, and what is said of them."""
+        if self.parts:
+            return f"{count(len(self.checks), 'check')} could not tell either: mend what fails, then look again"
         whole = any(f.subject == NODE for f in self.findings)
         subjects = [] if whole else list(dict.fromkeys(clean(f.subject) for f in self.findings))
         messages = list(dict.fromkeys(clean(f.message) for f in self.findings))
@@ -77,7 +81,19 @@ class Block(NamedTuple):
         many = f" ({len(self.findings)} of {self.of})" if self.of > 1 else ""
         if len(subjects) == 1 and not many and said.startswith(subjects[0]):
             return said
+        said = said.removeprefix(f"{subjects[0]}: ") if len(subjects) == 1 else said
         return f"{listed(subjects, MOST_NAMES)}{many}: {said}" if subjects else said
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """It as a part of another."""
+        names = ", ".join(self.checks)
+        several = len(self.checks) > 1
+        if self.each:
+            return self.each if several else tuple(f"{names}: {line}" for line in self.each)
+        alike = len({f.message for f in self.findings}) == 1
+        said = self._reason or (clean(self.first.message) if alike else "") if several else self.text
+        return (f"{names}: {said}" if said else names,)
 
     @property
     def hows(self) -> tuple[str, ...]:
@@ -124,7 +140,21 @@ def wrong(checks: Sequence[CheckResult]) -> list[Block]:
         same = blocks.get(_alike(*ways.values())) if shared.get(key, 0) > 1 and len(ways) == 1 else None
         if same is not None:
             same += blocks.pop(key)
-    return [Block(tuple(one), sizes.get(one[0].check, 0) if len({f.check for f in one}) == 1 else 0) for one in blocks.values()]
+    return _behind(
+        [Block(tuple(one), sizes.get(one[0].check, 0) if len({f.check for f in one}) == 1 else 0) for one in blocks.values()]
+    )
+
+
+def _behind(blocks: list[Block]) -> list[Block]:
+    """Where something fails, what could not be told is one block: most of it follows from the fail (a driver that is not
+    ready answers nobody), and the rest is found out after the mend.  What says more than a reason keeps its own."""
+    counts = any(b.first.status is Status.FAIL and any(f.blocking and not f.waived for f in b.findings) for b in blocks)
+    parts = [b for b in blocks if all(f.status is Status.UNKNOWN and not f.waived and not _more(f) for f in b.findings)]
+    if not counts or len(parts) < 2:
+        return blocks
+    one = Block(tuple(f for part in parts for f in part.findings), 0, tuple(parts))
+    at = blocks.index(parts[0])
+    return [*(b for b in blocks[:at]), one, *(b for b in blocks[at:] if b not in parts)]
 
 
 def _alike(finding: Finding) -> str:
@@ -140,9 +170,13 @@ def _alike(finding: Finding) -> str:
 
 def _bare(finding: Finding) -> str:
     """Unknowns with it are one block, however each is found out: they say one reason and nothing else; "" of all others."""
-    more = (finding.fix, finding.expected, finding.why, *finding.evidence, *finding.measured, *finding.notes)
     reason = _reason(finding)
-    return "" if reason is None or any(more) else repr((finding.status.value, reason))
+    return "" if reason is None or _more(finding) else repr((finding.status.value, reason))
+
+
+def _more(finding: Finding) -> bool:
+    """It has more than words and a way to find out."""
+    return any((finding.fix, finding.expected, finding.why, *finding.evidence, *finding.measured, *finding.notes))
 
 
 def _reason(finding: Finding) -> str | None:
@@ -174,7 +208,8 @@ def _said(check: CheckResult) -> str:
 
 def spoken(finding: Finding) -> str:
     """What it says, with whom it is about."""
-    return clean(finding.message if finding.subject == NODE else f"{finding.subject}: {finding.message}")
+    subject, message = clean(finding.subject), clean(finding.message)
+    return message if finding.subject == NODE or message.startswith(f"{subject}: ") else f"{subject}: {message}"
 
 
 def _times(check: CheckResult) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -53,7 +54,8 @@ def lacking(name: str) -> str:
     if not library or importlib.util.find_spec(library) is not None:
         return ""
     project = library.replace("_", "-")  # from a clone, a wheel or the one file: netdoctor itself may come from anywhere
-    return f"the format {name} needs {project}: {sys.executable or 'python3'} -m pip install {project}"
+    python = shlex.quote(sys.executable or "python3")  # a command to paste: the folder of a venv may have a blank
+    return f"the format {name} needs {project}: {python} -m pip install {project}"
 
 
 def render(report: Report, name: str, *, width: int | None = None, colour: bool = False, verbose: bool = False) -> str:

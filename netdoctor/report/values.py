@@ -110,6 +110,8 @@ def rows(finding: Finding) -> Iterator[Row]:
     """What a finding says beside its message, clean, in the order that every format has."""
     evidence = dict(finding.evidence)
     lines = evidence.pop("lines") if isinstance(evidence.get("lines"), list | tuple) else ()  # of a log: FILE:LINE: TEXT
+    # Of a node in a fleet: sentences, of which the message is the first.
+    also = evidence.pop("reasons")[1:] if isinstance(evidence.get("reasons"), list | tuple) else ()
     fix = finding.fix or Fix("")
     for label, parts, commands in (
         Row("waived", (finding.waived or "",)),
@@ -117,6 +119,7 @@ def rows(finding: Finding) -> Iterator[Row]:
         Row("nodes", (listed(others(finding), MOST_NAMES),)),
         Row("evidence", _pairs(evidence)),
         *(Row("line", (shown(line),)) for line in lines),
+        *(Row("also", (shown(one),)) for one in also),
         Row("why", (_why(finding),)),
         Row("measured", _pairs(finding.measured)),
         Row("cost", (cost.words(finding),)),

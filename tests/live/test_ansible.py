@@ -62,6 +62,7 @@ host("only-old-python", setup=f"mount --bind {old} $(readlink -f /usr/bin/python
 host("other-python", setup=f"mount --bind {old} $(readlink -f /usr/bin/python3)",
      variables="ansible_python_interpreter=/opt/python/python3 audit_interpreter=/opt/python/python3")
 host("misnamed", setup="hostname somebody-else")
+host("nickname", setup="hostname its-own-name", variables="audit_check_name=false")
 host("hangs", variables=runs("sh", "-c", "exec sleep 600") + " audit_timeout=2")
 host("crashes", variables=runs("sh", "-c", "echo boom >&2; exit 1"))
 host("absent", variables=runs("/nonexistent/netdoctor"))
@@ -135,7 +136,7 @@ INCONCLUSIVE = {
     "no-module": "no luck today",
     "full": "netdoctor did not run",
 }
-FINE = ("gpu01", "gpu02", "gpu03", "domain", "other-python", "hostile", "second-try")
+FINE = ("gpu01", "gpu02", "gpu03", "domain", "nickname", "other-python", "hostile", "second-try")
 
 
 GET_PIP = ("20_3_4", "21_3_1", "24_2", "25_3", "26_0")  # the versions that ansible-test asks for, by its own version

@@ -12,6 +12,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 
@@ -23,9 +24,11 @@ from netdoctor.fleet.read import read
 from netdoctor.fleet.report import examine
 from netdoctor.model import Finding, Quantity, Status
 from netdoctor.report import html as node_html
+from netdoctor.snapshot.snapshot import dumps
 from tests.support import facts
 from tests.support.clusters import fleets
 from tests.support.facts.reports import FAIL, PAIRS, PASS, SKIP, UNKNOWN, check, report
+from tests.support.machines import composed
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -241,10 +244,21 @@ def test_the_page_of_one_node(browse: Callable[..., str], tmp_path: pathlib.Path
     assert text.count('src="data:image/svg+xml') == 1 and 'class="device gpu"' in text and dom.scripts == 0
 
 
-def test_screenshots(browse: Callable[..., str], tmp_path: pathlib.Path) -> None:
+def replayed_page(tmp_path: pathlib.Path) -> pathlib.Path:
+    """What `netdoctor diagnose` makes today of a composed node, one of whose GPUs has memory errors."""
+    node = composed.Composed("hgx-h100-roce", {"gpus.2.state.ecc.uncorrected": 3}, {"job.nodes": 4})
+    taken, path = tmp_path / "node.json", tmp_path / "replayed.html"
+    taken.write_text(dumps(node.snapshot()), encoding="utf-8")
+    asked = [sys.executable, "-m", "netdoctor", "diagnose", str(taken), "--output", str(path)]
+    assert subprocess.run(asked, capture_output=True, check=False).returncode == 3
+    return path
+
+
+def test_screenshots(browse: Callable[..., str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = pathlib.Path(os.environ.get("NETDOCTOR_SCREENSHOTS") or tmp_path).absolute()
-    fleet = sample(tmp_path / "reports")
-    for name, path, size in (("fleet-report", fleet, "1280,3450"), ("node-report", node_page(tmp_path), "1280,2450")):
+    monkeypatch.chdir(tmp_path)  # a file's place is on the page
+    fleet = sample(pathlib.Path("reports")).absolute()
+    for name, path, size in (("fleet-report", fleet, "1280,1500"), ("node-report", replayed_page(tmp_path), "1280,1400")):
         picture = folder / f"{name}.png"
         browse(path, screenshot=picture, size=size)
         data = picture.read_bytes()

@@ -116,7 +116,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Doc], object], str]] = {
     "a waiver that is none": (lambda d: _waived(d, True), "which is no waiver"),
     "a waiver that says nothing": (lambda d: _waived(d, "x"), "which is no waiver"),
     "a waiver that had ended": (lambda d: _waived(d, "known (until 2026-02-28)"), "waived until 2026-02-28"),
-    "a check that was judged and is gone": (lambda d: d["checks"].pop(), "container.shm was judged"),
+    "a check that was judged and is gone": (lambda d: d["checks"].pop(), "nccl.shared_memory was judged"),
     "no bandwidth": (lambda d: d["volatile"]["runs"][0].update(busbw_gb_s={}), "it has no bus bandwidth"),
     "a bandwidth of 0": (lambda d: d["volatile"]["runs"][0]["busbw_gb_s"].update({"4096": 0.0}), "at 4096 bytes is 0.0"),
     "a negative latency": (lambda d: d["volatile"]["runs"][0]["latency_s"].update({"4096": -1}), "its latency at 4096"),

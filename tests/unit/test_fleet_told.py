@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -89,3 +91,20 @@ def test_what_had_to_tell_is_the_first_reason(tmp_path: pathlib.Path) -> None:
         check["findings"][0].update(status="error", blocking=blocking)
     put(tmp_path, "a.json", doc)
     assert state(look(tmp_path), "n1")[1].startswith(f"{doc['checks'][1]['id']}: ")
+
+
+def test_a_node_says_each_reason_and_how_it_is_found_out(tmp_path: pathlib.Path) -> None:
+    """A host that goes by another name is settled by a variable, which only the report of that host names."""
+    doc = fleets.report("n1")
+    lost = {"status": "unknown", "severity": None, "fix": None, "blocking": True}
+    first = {**doc["checks"][0]["findings"][0], **lost, "message": "it calls itself vm", "how": "-e audit_check_name=false"}
+    doc["checks"][0].update(status="unknown", findings=[first, {**first, "message": "no answer, of 2", "how": None}])
+    doc["verdict"].update(status="inconclusive", exit_code=4, text="inconclusive")
+    put(tmp_path, "n1.json", doc)
+    text = subprocess.run(
+        [sys.executable, "-m", "netdoctor", "fleet", "report", str(tmp_path)], capture_output=True, text=True, check=False
+    ).stdout
+    rows = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith(" " * 9)]
+    id = doc["checks"][0]["id"]
+    assert ["also", f"{id}: no answer, of 2"] in rows and ["find", "out  -e audit_check_name=false"] in rows
+    assert f"n1: {id}: it calls itself vm (and 1 more reason)" in text

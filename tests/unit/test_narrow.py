@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import pty
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -68,3 +73,24 @@ def test_sixty_columns_hold_an_explanation(id: str) -> None:
     commands = {line for line in wide.splitlines() if line.startswith("    ")}
     assert [x for x in narrow.splitlines() if len(x) > 60 and x not in commands and len(x.split()) > 1] == []
     assert narrow.split() == wide.split()
+
+
+@pytest.mark.parametrize("said", ["list", "config show", "explain gpu.health", "preflight --help"])
+def test_sixty_columns_of_a_terminal(said: str) -> None:
+    """Prose is wrapped; a command is there to be copied."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 60, 0, 0))
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    told = b""
+    with subprocess.Popen(
+        [sys.executable, "-m", "netdoctor", *said.split()], stdin=theirs, stdout=theirs, stderr=theirs, env=environ, cwd=ROOT
+    ) as child:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+            while part := os.read(ours, 65536):
+                told += part
+    os.close(ours)
+    assert child.returncode == 0
+    lines = told.decode().replace("\r", "").splitlines()
+    copied = "    " if said.startswith("explain") else "$"
+    assert len(lines) > 10 and not [line for line in lines if len(line) > 60 and not line.startswith(copied)], told.decode()

@@ -62,6 +62,34 @@ def test_an_all_reduce_that_did_not_start_says_its_reason_once() -> None:
     assert text.count(why) == 1 and "allreduce.run, gpu.mapping" in text
 
 
+def test_beside_a_fail_what_could_not_be_told_is_one_block() -> None:
+    """A driver that is not ready leaves many checks without an answer: its mend comes first, and each reason is a line."""
+    way = "nvidia-smi -L"
+    lost = "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)"
+    not_ready = [check(f"gpu.c{n}", Finding(Status.UNKNOWN, f"thing {n} could not be read: {lost}", how=way)) for n in range(6)]
+    sockets = check("net.sockets", Finding(Status.UNKNOWN, "NET/Socket takes eth0", "eth0", how="run the all-reduce"))
+    speed = check("net.speed", Finding(Status.UNKNOWN, "the speed is not known", how="ethtool eth0", measured={"mbps": 0}))
+    fabric = check("gpu.fabric", Finding(Status.FAIL, "802", severity=Severity.CRITICAL, fix=Fix("start it", ("systemctl",))))
+    lines = render(report(fabric, *not_ready, sockets, speed)).splitlines()
+    assert [line for line in lines if line.startswith("UNKNOWN")] == [
+        "UNKNOWN  7 checks could not tell either: mend what fails, then look again",
+        "UNKNOWN  net.speed   the speed is not known",  # its figure is told of it alone
+    ]
+    assert f"         {', '.join(f'gpu.c{n}' for n in range(6))}: {lost}" in lines
+    assert "         net.sockets: eth0: NET/Socket takes eth0" in lines
+    assert f"         find out  {way}" in lines and "                   run the all-reduce" in lines
+    assert "<p>net.sockets: eth0: NET/Socket takes eth0</p>" in page(report(fabric, *not_ready, sockets))
+    known = report(replace(fabric, findings=(replace(fabric.findings[0], severity=Severity.INFO),)), *not_ready, sockets)
+    assert sum(line.startswith("UNKNOWN") for line in render(known).splitlines()) == 2  # nothing that counts fails
+
+
+def test_a_subject_is_named_once() -> None:
+    one = Finding(Status.FAIL, "GPU 1: a row waits", "GPU 1", Severity.CRITICAL)
+    told = render(report(check("gpu.health", one, Finding(Status.PASS, "no errors", "GPU 2"))))
+    assert "gpu.health  [critical] GPU 1 (1 of 2): a row waits\n" in told
+    assert "gpu.health</b>: GPU 1: a row waits" in page(report(check("gpu.health", one)))
+
+
 def test_one_fault_of_eight_devices_is_one_block() -> None:
     eight = check("rdma.dev_infiniband", *(_fail(n) for n in range(8)), Finding(Status.PASS, "opens", "mlx5_8"))
     lines = render(report(eight)).splitlines()

@@ -1,5 +1,6 @@
 """JUnit: every check a case, never green where the exit code is not 0."""
 
+import shlex
 import sys
 import xml.etree.ElementTree as Xml
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from netdoctor.cli import deliver, env, fleet, log, setup
 from netdoctor.cli.options import Options
 from netdoctor.model import CheckResult, Report
 from netdoctor.policy import Seen
+from netdoctor.report import formats
 from netdoctor.report.junit import render, setup_failed
 from tests.support.facts.reports import DRAWN, ERROR, EVERY, PASS, check, report, reports
 
@@ -126,6 +128,13 @@ def test_without_the_library_nothing_is_looked_at(refused: Callable[[], None]) -
     with pytest.raises(setup.UsageError, match=r"the format junit needs junitparser: .* -m pip install junitparser"):
         refused()
     deliver.check(Options(format="json", output="report.json"))
+
+
+@pytest.mark.usefixtures("no_junitparser")
+def test_the_command_that_installs_it_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/home/a user/venv/bin/python3")
+    command = formats.lacking("junit").partition(": ")[2]
+    assert shlex.split(command) == ["/home/a user/venv/bin/python3", "-m", "pip", "install", "junitparser"]
 
 
 @pytest.mark.usefixtures("no_junitparser")

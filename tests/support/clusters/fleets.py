@@ -32,7 +32,7 @@ CHECKS = (
     ("torch.backend", "NCCL carries CUDA tensors", "gloo_backend"),
     ("nccl.version", "One NCCL is loaded", "version_mismatch"),
     ("nccl.environment", "Variables do what they say", "env_misuse"),
-    ("container.shm", "Shared memory is large enough", "shm_disabled_or_small"),
+    ("nccl.shared_memory", "Shared memory is large enough", "shm_disabled_or_small"),
 )
 SIZES = [1 << power for power in range(12, 27)]
 TIME = "2026-03-01T08:00:00Z"
