@@ -54,7 +54,7 @@ def test_an_output_that_does_not_get_out(command: str, code: int, where: str) ->
         ("run --budget 1 -- echo started", 0, "started"),
     ],
 )
-def test_a_stderr_that_takes_nothing_ends_neither_the_look_nor_the_job(command: str, code: int, says: str) -> None:
+def test_a_stderr_that_takes_nothing_ends_nothing(command: str, code: int, says: str) -> None:
     """A log on a full disk: what was to be said there is lost, and no more than that."""
     done = shell(f"N {command} 2>/dev/full")
     assert (done.returncode, done.stderr) == (code, "")

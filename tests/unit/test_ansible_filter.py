@@ -86,7 +86,7 @@ def test_whatever_comes_there_is_a_report_that_is_not_healthy(sent: dict[str, An
     assert plugin.check(report) is None
 
 
-def test_a_switch_of_the_role_is_off_where_the_command_line_says_false() -> None:
+def test_a_switch_of_the_role_is_off_where_its_text_is_false() -> None:
     """`-e name=false` and a line of an INI inventory give the text "false", which Jinja takes for true: only `| bool`, or an
     option of a module that is a bool, makes it one."""
     role = COLLECTION / "roles" / "audit"
