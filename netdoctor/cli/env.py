@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
+from netdoctor.config import documents
 from netdoctor.model import Command, Finding, Report, Status
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def run(options: Options, files: Sequence[str] = (), version: str | None = None)
         nccl = parsed_version(version)
         if files:
             known = Known(nccl, nodes=config.job.nodes, sockets=sockets_meant(config.expected.transport or ""))
-            findings = [finding for path in files for finding in judge_file(path, _read(path), known)]
+            findings = [finding for path in files for finding in judge_file(path, _script(path), known)]
         else:
             findings, nccl = judge_here(config, nccl)
     except setup.UsageError as error:
@@ -192,6 +193,14 @@ def judge_here(config: Config, version: Version | None) -> tuple[list[Finding], 
     known = environ.known_of(*(have[name] for name in ("Libraries", "Net", "Rdma", "Intent")))
     known = replace(known, version=version or known.version)
     return environ.judge_job(have["Environ"], known, have["Intent"]), known.version
+
+
+def _script(path: str) -> str:
+    """What a file says; one of netdoctor's own holds the names of variables that nobody sets there.  Raises UsageError."""
+    text = _read(path)
+    if what := documents.ours(text):
+        raise setup.UsageError(f"{path}: {what}; it sets no variable")
+    return text
 
 
 def _read(path: str) -> str:

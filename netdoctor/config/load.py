@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from netdoctor.config import documents
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
 from netdoctor.config.keys import KEYS, WrongValueError, from_text
 from netdoctor.policy import Waiver
@@ -274,6 +275,8 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
     """The document as ``{"job.nodes": 4, …}``, every value checked."""
     if not isinstance(data, dict):
         raise wrong((), "the configuration must be a mapping of keys to values")
+    if what := documents.told(data.get("schema")):
+        raise wrong(("schema",), f"no configuration, but {what}")
     sections = {key.partition(".")[0] for key in KEYS if "." in key}
     top = {key for key in KEYS if "." not in key} | sections
     out: dict[str, Any] = {}

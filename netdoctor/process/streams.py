@@ -22,7 +22,7 @@ def ensure_open() -> None:
 
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if (stream := getattr(sys, name)) is not None:
-            if number and _not_waiting(number):
+            if (number == 2 and stream is sys.__stderr__) or (number and _not_waiting(number)):
                 setattr(sys, name, _patient(number, stream))
         else:
             os.dup2(opened := os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY), number)
@@ -70,16 +70,24 @@ def _not_waiting(number: int) -> bool:
 
 def _patient(number: int, like: TextIO) -> TextIO:
     """A stream that waits for its reader though whoever shares it set O_NONBLOCK (ssh, node, an event loop's socket): the flag
-    is theirs too, so it stays."""
+    is theirs too, so it stays.
+
+    What stderr does not take (a log on a full disk) is lost, and no more than that: neither the look nor the job ends by it.
+    """
     import io
     import select
 
     class Patient(io.FileIO):
         def write(self, data: Any) -> int:
-            while (written := super().write(data)) is None:
-                waiting = select.poll()
-                waiting.register(self, select.POLLOUT)
-                waiting.poll()
+            try:
+                while (written := super().write(data)) is None:
+                    waiting = select.poll()
+                    waiting.register(self, select.POLLOUT)
+                    waiting.poll()
+            except OSError as error:
+                if number != 2 or not is_write_error(error) or isinstance(error, BrokenPipeError):
+                    raise
+                return len(data)
             return written
 
     raw = io.BufferedWriter(Patient(number, "w", closefd=False))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from netdoctor.config import documents
 from netdoctor.facts.registry import RUNS
 from netdoctor.host.base import Answer, decode, encode
 from netdoctor.model import Json, Kind, Unavailable, kind_named, plain
@@ -64,8 +65,11 @@ def loads(text: str) -> Snapshot:
     if not isinstance(data, dict) or not isinstance(schema := data.get("schema"), str):
         raise SnapshotError("not a netdoctor snapshot (no schema)")
     if schema != SCHEMA:
-        newer = schema.startswith("netdoctor.snapshot/")
-        raise SnapshotError(f"schema {schema!r}, this netdoctor reads {SCHEMA}" + (": use a newer netdoctor" if newer else ""))
+        if schema.startswith("netdoctor.snapshot/"):
+            raise SnapshotError(f"schema {schema!r}, this netdoctor reads {SCHEMA}: use a newer netdoctor")
+        raise SnapshotError(
+            f"no snapshot (`netdoctor snapshot` writes one), but {documents.told(schema) or f'schema {schema!r}'}"
+        )
     answers, runs, policy = data.get("answers"), data.get("runs"), data.get("policy")
     if not isinstance(answers, dict) or not isinstance(runs, dict) or not isinstance(policy, dict):
         raise SnapshotError("incomplete: answers, runs or policy missing")

@@ -46,6 +46,21 @@ def test_an_output_that_does_not_get_out(command: str, code: int, where: str) ->
     assert "could not be printed" in done.stderr and "defect" not in done.stderr and "Exception" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        ('diagnose "$S" -o /nowhere/x.json', 1, "dgx"),
+        ("diagnose /nowhere/x.json", 2, ""),
+        ("run --budget 1 -- echo started", 0, "started"),
+    ],
+)
+def test_a_stderr_that_takes_nothing_ends_nothing(command: str, code: int, says: str) -> None:
+    """A log on a full disk: what was to be said there is lost, and no more than that."""
+    done = shell(f"N {command} 2>/dev/full")
+    assert (done.returncode, done.stderr) == (code, "")
+    assert says in done.stdout
+
+
 @pytest.mark.parametrize("command", ["list", 'diagnose "$S" -f html'])
 def test_a_reader_who_goes_away(command: str) -> None:
     # The reader is gone before anything is written: it reads the end of a pipe that is closed only afterwards.

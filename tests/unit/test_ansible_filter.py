@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+import re
 import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.clusters import fleets
 
-FILTER = pathlib.Path(__file__).parents[2] / "netdoctor" / "deploy" / "ansible" / "plugins" / "filter" / "checked_report.py"
+COLLECTION = pathlib.Path(__file__).parents[2] / "netdoctor" / "deploy" / "ansible"
+FILTER = COLLECTION / "plugins" / "filter" / "checked_report.py"
 
 
 @pytest.fixture
@@ -81,3 +84,16 @@ def test_whatever_comes_there_is_a_report_that_is_not_healthy(sent: dict[str, An
     report = plugin.checked_report(sent, "n1")
     assert report["verdict"]["status"] in ("unhealthy", "inconclusive") and "\x1b" not in str(report)
     assert plugin.check(report) is None
+
+
+def test_a_switch_of_the_role_is_off_where_its_text_is_false() -> None:
+    """`-e name=false` and a line of an INI inventory give the text "false", which Jinja takes for true: only `| bool`, or an
+    option of a module that is a bool, makes it one."""
+    role = COLLECTION / "roles" / "audit"
+    defaults = yaml.safe_load((role / "defaults" / "main.yml").read_text())
+    switches = {name for name, value in defaults.items() if isinstance(value, bool)}
+    assert switches
+    for path in (role / "tasks").glob("*.yml"):
+        for name in switches:
+            for use in re.findall(rf"\b{name}\b.*", path.read_text()):
+                assert re.match(rf"{name} (\| bool\b|}}}}\"$)", use), f"{path.name}: {use}"

@@ -20,6 +20,10 @@ def test_an_output_that_does_not_get_out(command: str, code: int, where: str) ->
     every.test_an_output_that_does_not_get_out(command, code, where)
 
 
+def test_a_stderr_that_takes_nothing_ends_nothing() -> None:
+    every.test_a_stderr_that_takes_nothing_ends_nothing("diagnose /nowhere/x.json", 2, "")
+
+
 def test_a_reader_who_goes_away() -> None:
     every.test_a_reader_who_goes_away("list")
 

@@ -1,0 +1,68 @@
+"""What netdoctor wrote, given to a command that reads something else: said, and never judged as what it is not."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from netdoctor.cli import diagnose, env, preflight
+from netdoctor.cli.options import Options
+from netdoctor.config import documents
+from tests.support.clusters import fleets
+from tests.support.sources import ROOT
+
+SNAPSHOT = ROOT / "fixtures/hosts/dgx-h100/snapshot.json"
+
+
+@pytest.fixture
+def report(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Of a node whose mend names a variable, as `netdoctor env` would read it out of a script."""
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({**fleets.report("n1"), "mend": "export NCCL_IB_DISABLE=1"}, indent=2))
+    return path
+
+
+REFUSING: dict[str, Callable[[str], int]] = {
+    "env": lambda path: env.run(Options(), [path]),
+    "diagnose": lambda path: diagnose.run(Options(), path),
+    "configuration": lambda path: preflight.preflight(Options(config=path)),
+}
+
+
+@pytest.mark.parametrize("command", REFUSING)
+def test_a_report_is_named_and_who_reads_it(command: str, report: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert REFUSING[command](str(report)) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert "report.json" in said.err and "a report of netdoctor: `netdoctor fleet report` reads it" in said.err
+
+
+@pytest.mark.parametrize("command", [name for name in REFUSING if name != "diagnose"])
+def test_a_snapshot_is_named_and_who_reads_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert REFUSING[command](str(SNAPSHOT)) == 2
+    said = capsys.readouterr()
+    assert not said.out and "a snapshot of netdoctor: `netdoctor diagnose` judges it" in said.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "export A=1\n",
+        '{"kind": "Pod"}',
+        '{"schema": "other/1", "by": "netdoctor.report/1"}',
+        '{"schema": "netdoctor.report/1"}\nNCCL INFO what the job said after its look\n',
+        '{"schema": "netdoctor.report/1", "cut',
+        '["netdoctor.report/1"]',
+    ],
+)
+def test_what_is_no_whole_document_of_ours_is_read_as_it_is(text: str) -> None:
+    assert documents.ours(text) is None
+
+
+def test_a_document_of_ours_by_its_schema_wherever_it_stands() -> None:
+    assert "fleet report" in str(documents.ours('\ufeff {"a": 1, "schema": "netdoctor.report/9"}'))
+    assert documents.ours('{"schema": "netdoctor.env/1"}') == "a document of netdoctor (netdoctor.env/1)"
