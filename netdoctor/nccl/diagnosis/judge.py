@@ -19,6 +19,7 @@ from netdoctor.nccl.diagnosis import (
     settings,
     sockets,
     software,
+    spoken,
     surroundings,
     termination,
     xids,
@@ -31,7 +32,7 @@ from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (
     *(*gpu.RULES, *xids.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *ranks.RULES, *program.RULES),
-    *(*frameworks.RULES, *surroundings.RULES),
+    *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES),
     *(*settings.RULES, *termination.RULES),
 )
 _LINES: Final = 6  # lines of evidence a finding

@@ -86,6 +86,10 @@ _Surroundings = Literal[
     "dcgm",
     "serving",
     "hello",
+    "mount",
+    "blocked",
+    "engine",
+    "library",
 ]  # what stands around a job
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]
