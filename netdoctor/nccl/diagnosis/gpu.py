@@ -218,7 +218,14 @@ def cuda(log: LogFacts) -> Iterator[Hypothesis]:
             continue
         failure = next(row for row in _CUDA_FAILURES if row.fits(what.lower(), source, e.data.get("code", "")))
         for h in failure.hypotheses:
-            yield replace(h, message=h.message.format(what=what), events=(e,))
+            # Calls on a GPU that has left the bus fail with whatever the driver has for it, a kernel's error among others.
+            confidence = min(h.confidence, Confidence.EFFECT) if lost(log) else h.confidence
+            yield replace(h, message=h.message.format(what=what), events=(e,), confidence=confidence)
+
+
+def lost(log: LogFacts) -> bool:
+    """Whether the driver, or what asks it, says that a GPU no longer answers."""
+    return bool(log.of("gpu_lost")) or any(e.data.get("xid") == "79" for e in log.of("xid"))
 
 
 def allocation(log: LogFacts) -> Iterator[Hypothesis]:

@@ -61,6 +61,8 @@ class Fault(Word):
     SERVICE = "hub or object store refused"
     ECC = "memory error of a GPU"
     NO_GPU = "process sees no GPU"
+    ENGINE = "engine of another build"
+    LIBRARY = "a library's own error"
 
 
 @dataclass(frozen=True)

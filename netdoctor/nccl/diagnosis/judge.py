@@ -19,6 +19,7 @@ from netdoctor.nccl.diagnosis import (
     settings,
     sockets,
     software,
+    spoken,
     surroundings,
     termination,
     xids,
@@ -27,11 +28,12 @@ from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, au
 from netdoctor.nccl.diagnosis.job import went
 from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
 from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, follows, order, origin, outcome
+from netdoctor.nccl.diagnosis.victims import without_victims
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (
     *(*gpu.RULES, *xids.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *ranks.RULES, *program.RULES),
-    *(*frameworks.RULES, *surroundings.RULES),
+    *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES),
     *(*settings.RULES, *termination.RULES),
 )
 _LINES: Final = 6  # lines of evidence a finding
@@ -95,7 +97,9 @@ def _story(log: LogFacts, end: Outcome, hypotheses: Iterable[Hypothesis]) -> lis
             h = replace(h, confidence=min(h.confidence, Confidence.EFFECT))
         kept.append(h)
     best = _merged(kept)
-    return sorted(best, key=lambda h: h.quiet) if end.ending is Ending.FAILED else best
+    if end.ending is Ending.FAILED:
+        best.sort(key=lambda h: h.quiet)
+    return without_victims(best) if best else []
 
 
 def _merged(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:

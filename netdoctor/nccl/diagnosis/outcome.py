@@ -67,6 +67,8 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if {"unplaced", "waits"} & e.data.keys() and any(f.file == e.file and f.last > e.last for f in log.of("placed")):
         return After.WENT_ON
+    if e.kind == "mount" and (told := _server(log, e)) is not None:
+        return told
     if retry is Retry.NEVER:
         return After.STOPPED
     # All ranks of a communicator take part in setting it up.
@@ -82,6 +84,17 @@ def after(log: LogFacts, e: Event) -> After:
     if e.rank in work:
         return After.WENT_ON if work[e.rank][-1] > e.last else After.STOPPED
     return _others(work, e)
+
+
+def _server(log: LogFacts, e: Event) -> After | None:
+    """Of a file system's server: its own word that it is back; or that something waits on, whatever ranks print meanwhile."""
+    server = e.data.get("server")
+    if "over" in e.data or any(
+        "over" in m.data and m.data.get("server") == server and m.file == e.file and m.last > e.last for m in log.of("mount")
+    ):
+        return After.WENT_ON
+    waited = log.of("blocked", "watchdog", "heartbeat", "barrier", "stalled")
+    return After.STOPPED if any(before(e, w) for w in waited) else None
 
 
 def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught, means
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.kinds import SIGNS
 from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
 from netdoctor.nccl.log.facts import Event, LogFacts
@@ -17,6 +17,16 @@ _READ = Fix("mend the program there")
 _ROOM = Fix(
     "lower the batch, the sequence or the model's share on that rank, or leave NCCL room for its buffers",
     ("nvidia-smi   # another process on that GPU?",),
+)
+# What an inference server keeps of a GPU is for weights and cache: what the weights leave is too little.  vLLM's
+# gpu_memory_utilization and SGLang's mem_fraction_static both count the weights in.
+_MORE = Fix(
+    "give the server a larger share of the GPU, or leave more of it: more GPUs, quantised weights, a shorter context",
+    ("--mem-fraction-static, --tp-size, --context-length (SGLang)", "--gpu-memory-utilization, -tp, --max-model-len (vLLM)"),
+)
+_LESS = Fix(
+    "end what else holds memory of that GPU, or let the server take a smaller share of it",
+    ("nvidia-smi   # another process on that GPU?", "--gpu-memory-utilization (vLLM)"),
 )
 _STORAGE = Fix(
     "make room in the file system that the program writes to, or mount it again", ("df -h <folder>; df -i <folder>; quota -s",)
@@ -111,8 +121,13 @@ def memory(log: LogFacts) -> Iterator[Hypothesis]:
             + (f": {wanted} more were asked for" if wanted else "")
             + _held_by_others(events[0])
         )
-        yield Hypothesis("other", Confidence.LIKELY_PLUS, text, events, _ROOM, fault=Fault.GPU_MEMORY)
-        yield Hypothesis("rank_died", Confidence.LIKELY, "a rank ran out of memory; the others wait for it", events, _ROOM)
+        fix = _ROOM
+        if "more" in events[0].data:
+            text, fix = f"{text}: the share of it that the server may take is too small for weights and cache", _MORE
+        elif "less" in events[0].data:
+            text, fix = f"{text}: less of it is free than the server is to take", _LESS
+        yield Hypothesis("other", Confidence.LIKELY_PLUS, text, events, fix, fault=Fault.GPU_MEMORY)
+        yield Hypothesis("rank_died", Confidence.LIKELY, "a rank ran out of memory; the others wait for it", events, fix)
 
 
 _GIB: Final = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
@@ -171,38 +186,76 @@ def refused(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks or GPUs may be counted wrongly", events, _SAME_WORLD)
 
 
-_CALLER: Final = (
-    means(
-        "tensor",
-        Hypothesis(
-            "other",
-            Confidence.STRONG,
-            "the caller gives NCCL or torch an argument that it refuses",
-            fix=_READ,
-            fault=Fault.ARGUMENT,
+# What torch's kernels assert, in ATen/native/cuda (Indexing, ScatterGatherKernel, IndexKernel, Loss) -> what it means.
+_ASSERTS: Final = (
+    (
+        re.compile(
+            r"srcSelectDimSize|dstAddDimSize|index out of bounds|idx_dim|sizes\[i\]|num_embeddings|vocab", re.IGNORECASE
         ),
-        Hypothesis("env_misuse", Confidence.OPEN_MINUS, "the program calls a collective with a wrong argument"),
-        Hypothesis("device_mapping", Confidence.OPEN_MINUS, "a tensor may be on another GPU than the communicator"),
-        info=False,
+        "an index is beyond its tensor, as a token's id beyond the vocabulary of an embedding",
+        Fix(
+            "compare the largest index with the size: tokenizer and vocabulary (added tokens, padding), positions, labels",
+            ("assert 0 <= ids.min() and ids.max() < embedding.num_embeddings   # before the call, on every rank",),
+        ),
     ),
-    means(
-        "kernel_assert",
-        Hypothesis(
-            "other",
-            Confidence.STRONG_MINUS,
-            "a kernel of the program failed: {what}",
-            fix=_KERNEL,
-            fault=Fault.KERNEL,
-        ),
-        Hypothesis(
-            "rank_died",
-            Confidence.STRONG_MINUS,
-            "a kernel of the program ended its rank: {what}",
-            fix=_KERNEL,
-            fault=Fault.KERNEL,
-        ),
-        first=True,
+    (
+        re.compile(r"n_classes|cur_target|target_val"),
+        "a label is none of the model's classes",
+        Fix("compare the labels with the number of classes, ignore_index included", ("print(labels.min(), labels.max())",)),
+    ),
+    (
+        re.compile(r"input_val|probability|p4|isnan|isfinite|inf\b"),
+        "a value is no probability or no number",
+        Fix("look where the first NaN comes from", ("torch.autograd.set_detect_anomaly(True)",)),
     ),
 )
 
-RULES = (exceptions, memory, world, too_old, refused, *_CALLER)
+
+def asserts(log: LogFacts) -> Iterator[Hypothesis]:
+    """A kernel's own check, by what it checks."""
+    events = log.of("kernel_assert")[:1]
+    if events:
+        what = events[0].data.get("what", "?")
+        told = next(((said, fix) for pattern, said, fix in _ASSERTS if pattern.search(what)), None)
+        text, fix = (f"{told[0]}: {what}", told[1]) if told else (f"a kernel of the program failed: {what}", _KERNEL)
+        died = text if told else f"a kernel of the program ended its rank: {what}"
+        yield Hypothesis("other", Confidence.STRONG_MINUS, text, events, fix, fault=Fault.KERNEL)
+        yield Hypothesis("rank_died", Confidence.STRONG_MINUS, died, events, fix, fault=Fault.KERNEL)
+
+
+_UNUSED = Fix(
+    "let DDP look for parameters that take no part in the loss, or let all of them take part",
+    ("DistributedDataParallel(model, find_unused_parameters=True)", "TORCH_DISTRIBUTED_DEBUG=DETAIL   # names them"),
+)
+_TWICE = Fix(
+    "use each parameter once in a pass, or tell DDP that the graph stays the same",
+    ("DistributedDataParallel(model, static_graph=True)", "checkpoint(…, use_reentrant=False)"),
+)
+
+
+def gradients(log: LogFacts) -> Iterator[Hypothesis]:
+    """torch's DDP reduces the gradient of every parameter once a pass."""
+    events = log.of("reducer")
+    if not events:
+        return
+    which = next((e.data for e in events if e.data.get("which")), None)
+    named = f" ({which['which'].rstrip('. ')}, on rank {which['rank']})" if which else ""
+    text, fix = f"parameters of the model take no part in the loss, and DDP waits for their gradients{named}", _UNUSED
+    if any("twice" in e.data for e in events):
+        text, fix = "a parameter of the model is used twice in one pass, and DDP takes its gradient once", _TWICE
+    yield Hypothesis("other", Confidence.STRONG, text, events, fix, fault=Fault.ARGUMENT)
+
+
+def arguments(log: LogFacts) -> Iterator[Hypothesis]:
+    """What NCCL or torch does not take from its caller."""
+    events = log.above_info("tensor")
+    if events:
+        text = "the caller gives NCCL or torch an argument that it refuses"
+        yield Hypothesis("other", Confidence.STRONG, text, events, _READ, fault=Fault.ARGUMENT)
+        placed = tuple(e for e in events if Wording.OF_A_DEVICE.within(e.text))
+        if placed:
+            text = "a tensor may be on another GPU than the communicator"
+            yield Hypothesis("device_mapping", Confidence.OPEN_MINUS, text, placed)
+
+
+RULES = (exceptions, memory, world, too_old, refused, asserts, gradients, arguments)

@@ -46,7 +46,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             _FIRST,
             subject=f"rank {rank}" if rank else None,
         )
-    died = log.of("died")
+    died = tuple(e for e in log.of("died") if not _by_its_parent(e, log.of("died")))
     killed = tuple(e for e in died if e.killed_from_outside)
     if killed:
         text, fault = "a process was killed from outside (SIGKILL): the out-of-memory killer, or a scheduler", None
@@ -61,7 +61,8 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
     elif died and not (log.above_info("generic") and all(summary(e) or _plain(e) for e in died)):
         first = _first(died)
-        name, confidence = author((first,)), Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
+        confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
+        name = author((first, *(e for e in died if _by(e) == _by(first))))  # a launcher knows whose the signal was
         text = (
             f"a process ended{_by(first)}, and nothing shows which"
             if name == "job"
@@ -140,6 +141,12 @@ _VAGUE: Final = re.compile(
 def _plain(e: Event) -> bool:
     """Exit code 1 is how Python ends after an exception: of one that NCCL's error raised it says nothing more."""
     return e.data.get("code") == "1" and "signal" not in e.data
+
+
+def _by_its_parent(e: Event, died: tuple[Event, ...]) -> bool:
+    """A shell's bare word of a server that ends itself and its children after one of them failed: SGLang's sigquit_handler
+    calls kill_process_tree on itself (sglang.srt.entrypoints.engine)."""
+    return e.data.keys() <= {"how"} and any(Wording.ENDS_ITSELF.within(d.text) and before(d, e) for d in died)
 
 
 def _of_group(e: Event) -> bool:

@@ -69,7 +69,16 @@ _Torch = Literal[
     "no_backend",
 ]
 _Caller = Literal[
-    "exception", "raised", "tensor", "world_size", "kernel_assert", "too_old", "wrong_data", "no_number", "no_launcher"
+    "exception",
+    "raised",
+    "tensor",
+    "reducer",
+    "world_size",
+    "kernel_assert",
+    "too_old",
+    "wrong_data",
+    "no_number",
+    "no_launcher",
 ]
 _Endings = Literal[
     "ended", "node_failed", "unstarted", "placed", "coordinator", "stalled", "actor_died", "finished", "last_words"
@@ -86,6 +95,10 @@ _Surroundings = Literal[
     "dcgm",
     "serving",
     "hello",
+    "mount",
+    "blocked",
+    "engine",
+    "library",
 ]  # what stands around a job
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]

@@ -5,13 +5,20 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from netdoctor.nccl.log import framework_patterns, nccl_patterns, program_patterns, stack_patterns, surroundings_patterns
+from netdoctor.nccl.log import (
+    framework_patterns,
+    library_patterns,
+    nccl_patterns,
+    program_patterns,
+    stack_patterns,
+    surroundings_patterns,
+)
 from netdoctor.nccl.log.facts import EventKind
 from netdoctor.nccl.log.pattern import Pattern, any_of
 
 PATTERNS: Final = (
     *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
-    *surroundings_patterns.PATTERNS,
+    *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS),
 )
 
 
@@ -68,7 +75,12 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "died": (
         rb"stopped sending heartbeats\).{1,60}/task:(?P<task>\d+)",
         rb"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.\-]+) exited",
+        rb"Process name: \[\[.{1,60}Exit code: +(?P<code>[1-9]\d*)",
     ),  # Open MPI
+    "blocked": (  # the module of a frame, or the module's mark in the name of a function that is built in
+        rb"\[(?P<module>nfs|nfsv\d|sunrpc|lustre|ptlrpc|ceph|libceph|cifs|fuse|xfs|ext4|jbd2|btrfs|beegfs|mmfs\w*)\]",
+        rb"\b(?P<module>nfs|rpc_wait|lustre|ptlrpc|ceph|cifs|fuse|xfs|ext4|jbd2|btrfs)_\w+\+0x",
+    ),
     "actor_died": (
         rb"\b(?i:ip)(?:[:=] ?| address: ?)\[?(?P<ip>\d[\d.]{6,14}|[\da-f:]{6,39})",
         rb"\b(?:Worker PID|pid)[:=] ?(?P<pid>\d+)",

@@ -79,8 +79,15 @@ PATTERNS: Final = (
     ),
     row(
         "tensor",
-        "tensor|no backend type|scalar type|is not a valid pointer|argument is null|invalid root|invalid type|invalid reduction|user-created ncclredop|config |ncclconfig_t|already been destroyed|before the previous operation|not in a group|on device|unsupported data type|device count|must be initialized via|process group has not been initialized|finished reduction in the prior",
-        r"Tensors must be (?:contiguous|CUDA and dense|non-overlapping)|All tensor operands to \w+ must have the same|Invalid usage of tensors with different|Unsupported data type for NCCL|Invalid scalar type|Expected all tensors to be on the same device|\w+ : \w+ (?:\S+ is not a valid pointer|argument is NULL|allocated on device \d+ mismatchs with NCCL device \d+)|\w+ : invalid (?:root|type|reduction operation) \d+|Data type supplied to user-created ncclRedOp_t|Invalid config .{1,40}attribute value|ncclConfig_t argument not initialized|comm \S+ has already been destroyed|Attempt to use communicator before the previous operation|ncclGroupEnd: not in a group call|Invalid device count requested|invalid device count \(\d+\)|must be initialized via NCCL_\w+_INITIALIZER|Default process group has not been initialized|Expected to have finished reduction in the prior iteration",
+        "tensor|no backend type|scalar type|is not a valid pointer|argument is null|invalid root|invalid type|invalid reduction|user-created ncclredop|config |ncclconfig_t|already been destroyed|before the previous operation|not in a group|on device|unsupported data type|device count|must be initialized via|process group has not been initialized",
+        r"Tensors must be (?:contiguous|CUDA and dense|non-overlapping)|All tensor operands to \w+ must have the same|Invalid usage of tensors with different|Unsupported data type for NCCL|Invalid scalar type|Expected all tensors to be on the same device|\w+ : \w+ (?:\S+ is not a valid pointer|argument is NULL|allocated on device \d+ mismatchs with NCCL device \d+)|\w+ : invalid (?:root|type|reduction operation) \d+|Data type supplied to user-created ncclRedOp_t|Invalid config .{1,40}attribute value|ncclConfig_t argument not initialized|comm \S+ has already been destroyed|Attempt to use communicator before the previous operation|ncclGroupEnd: not in a group call|Invalid device count requested|invalid device count \(\d+\)|must be initialized via NCCL_\w+_INITIALIZER|Default process group has not been initialized",
+    ),
+    # torch/csrc/distributed/c10d/reducer.cpp: a parameter whose gradient did not come, or came twice
+    row(
+        "reducer",
+        "finished reduction in the prior|ready only once|did not receive grad",
+        r"Expected to have finished reduction in the prior iteration|(?P<twice>Expected to mark a variable ready only once)|Parameter(?: indice)?s which did not receive grad for rank (?P<rank>\d+): (?P<which>.{1,200})",
+        "twice rank",
     ),
     # from gloo/transport/tcp
     row(

@@ -106,8 +106,8 @@ _CALLS: Final = (
     ),
     row(
         "tensor",
-        "ready only once|scatter/gather must match|total dim 0 size|divide equally|world_size times input|tensor found on device|process group twice",
-        r"Expected to mark a variable ready only once|Tensor list input to scatter/gather must match|Split sizes doesn.t match total dim 0 size|dim 0 does not divide equally across group size|output tensor size must be equal to world_size times input|Tensor found on device \S+ but expected|initialize the default process group twice",
+        "scatter/gather must match|total dim 0 size|divide equally|world_size times input|tensor found on device|process group twice",
+        r"Tensor list input to scatter/gather must match|Split sizes doesn.t match total dim 0 size|dim 0 does not divide equally across group size|output tensor size must be equal to world_size times input|Tensor found on device \S+ but expected|initialize the default process group twice",
     ),
     row("world_size", "runtime world size", r"Engine world size \((?P<a>[\d *]+)\) != Runtime world size \((?P<b>\d+)\)"),
     # argparse (Lib/argparse.py), and TensorRT-LLM's assertions (cpp/include/tensorrt_llm/common/assert.h)
@@ -129,7 +129,7 @@ _GPUS: Final = (
     row(
         "oom",
         "error in memory profiling|cache blocks|stored in kv cache|available kv cache memory|desired gpu memory utilization|--mem-fraction-static|code out of memory|fill out of memory",
-        r"Error in memory profiling\. Initial free memory|No available memory for the cache blocks|maximum number of tokens that can be stored in KV cache|larger than the available KV cache memory|Free memory on device .{1,80} is less than desired GPU memory utilization|Not enough memory\. Please try to increase --mem-fraction-static|(?:Decode|Prefill) out of memory",
+        r"Error in memory profiling\. Initial free memory|(?P<more>No available memory for the cache blocks|maximum number of tokens that can be stored in KV cache|larger than the available KV cache memory|Not enough memory\. Please try to increase --mem-fraction-static)|(?P<less>Free memory on device .{1,80} is less than desired GPU memory utilization)|(?:Decode|Prefill) out of memory",
     ),
     row(
         "driver",

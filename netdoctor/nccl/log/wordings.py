@@ -50,6 +50,10 @@ class Wording(Enum):
     TORCH_FILE = r"torch/(?:distributed|utils|nn|autograd)/"
     # src/misc/argcheck.cc; torch's words
     REFUSED_ARGUMENT = r"invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)|NCCL Error \d+: invalid"
+    OF_A_DEVICE = "device"  # a GPU's number, or how many there are
+    ENDS_ITSELF = "received sigquit from a child"  # SGLang
+    NO_CONTEXT = "invalid device context"  # CUDA_ERROR_INVALID_CONTEXT: no context is current in this thread
+    CRASH = "segfault|segmentation fault|abort|bus error|illegal instruction|floating point|general protection"
     # CUDA and NVLS
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"

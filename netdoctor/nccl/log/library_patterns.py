@@ -1,0 +1,53 @@
+# ruff: noqa: E501  (a row a line)
+"""What libraries and the kernel say at the level of an error, often right before a process ends: one row a speaker.
+
+Sources: Linux (net/sunrpc/clnt.c, kernel/hung_task.c, fs/smb/client/connect.c, fs/ceph/mds_client.c), Lustre
+(lustre/ptlrpc/import.c), UCX (src/ucs/debug/log.c: the component, then the level in five letters), TensorRT's loggers ("[TRT] [E]",
+"[TensorRT-LLM][ERROR]", and the runtime's own "Error Code N: Kind (text)"), NVSHMEM (src/include/util.h), Open MPI
+(orte/mca/plm/base/help-plm-base.txt), TensorFlow (tensorflow/python/lib/core/py_func.cc).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from netdoctor.nccl.log.pattern import row
+
+PATTERNS: Final = (
+    # a file system's server that does not answer, or that answers again
+    row(
+        "mount",
+        "nfs: server |operations using this service|connection restored to|has not responded in|ceph: mds",
+        r"(?:(?P<host>[\w.\-]+) kernel: .{0,60}?)?(?:nfs: server (?P<server>\S+) (?:not responding, (?:still trying|timed out)|(?P<over>OK))|Lustre\w*: .{0,160}?Connection to (?P<server2>\S+) (?:\(at \S+\) )?was lost; in progress operations using this service|Lustre\w*: .{0,160}?(?P<over2>Connection restored) to (?P<server3>\S+)|This client was evicted by (?P<server4>\S+); in progress operations using this service|CIFS: .{0,160}?(?P<server5>\\\\\S+) has not responded in \d+ seconds|ceph: mds\d+ (?:hung|(?P<over3>recovery completed)))",
+        "server over",
+    ),
+    # the kernel's watch over tasks that sleep and cannot be woken; the stack after it says in which module
+    row(
+        "blocked",
+        "blocked for more than|blocked in i/o wait for",
+        r"(?:(?P<host>[\w.\-]+) kernel: .{0,60}?)?INFO: task (?P<program>\S{1,40}):(?P<pid>\d+) (?:<\S+> )?blocked (?:in I/O wait )?for more than (?P<n>\d+) seconds",
+        "host pid",
+        follow=12,
+    ),
+    row(
+        "engine",
+        "version tag does not match|engine plan file is",
+        r"Version tag does not match\. Note: Current Version: (?P<here>\d+), Serialized Engine Version: (?P<built>\d+)|Version tag does not match|engine plan file is (?:not compatible with this version of TensorRT, expecting library version (?P<here2>[\d.]+) got (?P<built2>[\d.]+)|generated on an incompatible device, expecting compute (?P<gpu>[\d.]+) got compute (?P<gpu_built>[\d.]+))",
+        "here built",
+    ),
+    row(
+        "library",
+        "ucx  error|ucx  fatal|[tensorrt-llm][error]|[trt] [e]|[tensorrt] error:|error code |non-zero status: |null value",
+        r"\b(?P<who>UCX)  (?:ERROR|FATAL) (?!.*Destination is unreachable)(?P<said>.{1,300})|\[(?P<who2>TensorRT-LLM)\]\[ERROR\] (?!Assertion failed)(?P<said2>.{1,300})|\[TRT\] \[E\] (?P<said3>.{1,300})|\[TensorRT\] ERROR: (?P<said4>.{1,300})|(?P<said5>Error Code \d+: (?-i:[A-Z])[\w ]{2,40}\(.{1,300})|(?P<said6>\.(?:cpp|cu):\d+: (?:non-zero status: \d+|NULL value) .{1,200})",
+        "said",
+    ),
+    # Open MPI's name of the process that ended first: [[job,step],rank]
+    row("died", "process name: [[", r"Process name: \[\[\d+,\d+\],(?P<of>\d+)\]", "of", follow=1),
+    # the interpreter is being taken down, after the program's last line
+    row(
+        "finished",
+        "interpreter state is not initialized",
+        r"(?P<left>Python interpreter state is not initialized\. The process may be terminated)",
+        "left",
+    ),
+)
