@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -23,6 +24,7 @@ DISPLAY: Final = 0x100
 SW_THERMAL: Final = 0x20
 HW_THERMAL: Final = 0x40
 POWER_BRAKE: Final = 0x80
+_UUID: Final = re.compile("[0-9a-f]{32}")
 EXCLUSIVE: Final = (1, 3)  # nvmlComputeMode_t: one thread, one process
 
 
@@ -175,7 +177,7 @@ def _fabric(got: object) -> FabricInfo | Unavailable:
         return told
     numbers = [told.get(name) for name in ("state", "status", "clique", "health")]
     cluster = told.get("cluster")
-    if not all(type(one) is int for one in numbers) or not isinstance(cluster, str):
+    if not all(type(one) is int for one in numbers) or not isinstance(cluster, str) or not _UUID.fullmatch(cluster):
         return _odd(told, "fabric")
     state, status, clique, health = (int(one or 0) for one in numbers)
     return FabricInfo(state, status, clique, cluster, health)
