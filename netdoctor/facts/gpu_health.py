@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -23,6 +24,7 @@ IDLE: Final = 0x1
 SW_POWER: Final = 0x4
 SYNC_BOOST: Final = 0x10
 DISPLAY: Final = 0x100
+_UUID: Final = re.compile("[0-9a-f]{32}")
 EXCLUSIVE: Final = (1, 3)  # nvmlComputeMode_t: one thread, one process
 
 
@@ -175,7 +177,7 @@ def _fabric(got: object) -> FabricInfo | Unavailable:
         return told
     numbers = [told.get(name) for name in ("state", "status", "clique", "health")]
     cluster = told.get("cluster")
-    if not all(type(one) is int for one in numbers) or not isinstance(cluster, str):
+    if not all(type(one) is int for one in numbers) or not isinstance(cluster, str) or not _UUID.fullmatch(cluster):
         return _odd(told, "fabric")
     state, status, clique, health = (int(one or 0) for one in numbers)
     return FabricInfo(state, status, clique, cluster, health)

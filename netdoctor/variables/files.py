@@ -54,7 +54,7 @@ def parse(path: str, text: str, kind: FileKind | None = None) -> Parsed:
     plain = text.removeprefix(MARK)
     kind = kind or kind_of(path, plain)
     if "\0" in text:
-        rest.append(Unread(Origin(path, 1), "not a text in UTF-8: what it sets is not known"))
+        return Parsed(kind, (), (Unread(Origin(path, 1), "not a text in UTF-8: what it sets is not known"), *rest))
     assignments: list[Assignment] = []
     unread: list[Unread] = []
     if kind is FileKind.YAML:

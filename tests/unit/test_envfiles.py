@@ -380,3 +380,9 @@ def test_no_text_raises(text: str, kind: FileKind) -> None:
         assert source.path == "f" and 1 <= source.line <= lines + 1
     for found in parsed.assignments:
         assert found.value is not None or found.why or found.problem
+
+
+def test_a_file_that_is_no_text_is_not_read() -> None:
+    found = parse("job.sh", "export NCCL_DEBUG=INFO\n\0\n")
+    assert found.assignments == ()
+    assert [one.why for one in found.unread] == ["not a text in UTF-8: what it sets is not known"]

@@ -86,6 +86,16 @@ def test_where_there_is_no_imex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert lost["unavailable"] == "absent"
 
 
+@pytest.mark.parametrize(
+    "told", [{"cluster": "garbage"}, {"cluster": ""}, {"cluster": None}, {"clique": None}, {"state": "3"}, {"health": True}]
+)
+def test_a_place_in_a_fabric_that_is_none(told: dict[str, Any]) -> None:
+    """Else a GPU of rubbish would be in another fabric than its siblings."""
+    state = gpu_health.probe(ReplayHost({"ask:nvml": {"devices": [{"fabric": {**RACK["fabric"], **told}}]}}))
+    assert not isinstance(state, Unavailable) and state.gpus
+    assert getattr(state.gpus[0].fabric, "kind", None) is Kind.MALFORMED
+
+
 HUNG = Unavailable(Kind.TIMED_OUT, "5 s")
 
 
