@@ -24,8 +24,8 @@ IDLE: Final = 0x1
 SW_POWER: Final = 0x4
 SYNC_BOOST: Final = 0x10
 DISPLAY: Final = 0x100
-_UUID: Final = re.compile("[0-9a-f]{32}")
 EXCLUSIVE: Final = (1, 3)  # nvmlComputeMode_t: one thread, one process
+_UUID: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
