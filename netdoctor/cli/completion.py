@@ -7,8 +7,6 @@ import shutil
 from collections.abc import Sequence
 from typing import Final
 
-from netdoctor.cli.setup import UsageError
-
 NAME: Final = "netdoctor"
 _OPTIONS: Final = ("--show-completion", "--install-completion")
 _BY_NAME: Final = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"  # typer's: the options take a shell
@@ -17,7 +15,8 @@ _BY_NAME: Final = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"  # typer's: the
 def asked(arguments: Sequence[str]) -> str | None:
     """The name by which typer has to know this program: that of the command, whatever it was started as; None: no matter.
 
-    A script of completion calls the command, so it must be there.  Raises UsageError.
+    A script of completion calls the command, so it must be there.  Raises ValueError with what to do.  Asked at every
+    start and at every press of a key: nothing is imported for it that knows configuration or checks.
     """
     if f"_{NAME.upper()}_COMPLETE" in os.environ:
         return NAME
@@ -25,7 +24,7 @@ def asked(arguments: Sequence[str]) -> str | None:
     if option not in _OPTIONS:
         return None
     if shutil.which(NAME) is None:
-        raise UsageError(
+        raise ValueError(
             f"{option}: completion is of the command {NAME}, and PATH has none: pip install . in the clone makes it"
         )
     if shell or len(arguments) > 1:

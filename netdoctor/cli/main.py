@@ -342,11 +342,10 @@ def _styled(code: int) -> int:
 
 def _name() -> str | None:
     from netdoctor.cli import completion
-    from netdoctor.cli.setup import UsageError
 
     try:
         return completion.asked(sys.argv[1:])
-    except UsageError as error:
+    except ValueError as error:
         print(f"netdoctor: {error}", file=sys.stderr)
         sys.exit(2)
 
