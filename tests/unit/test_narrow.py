@@ -68,3 +68,14 @@ def test_sixty_columns_hold_an_explanation(id: str) -> None:
     commands = {line for line in wide.splitlines() if line.startswith("    ")}
     assert [x for x in narrow.splitlines() if len(x) > 60 and x not in commands and len(x.split()) > 1] == []
     assert narrow.split() == wide.split()
+
+
+@pytest.mark.parametrize("form", ["json", "html"])
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "cp1252", "ascii"])
+def test_what_is_for_a_machine_is_utf_8_in_every_locale(form: str, encoding: str) -> None:
+    """RFC 8259, 8.1; HTML and XML say so of themselves."""
+    machine = ROOT / "fixtures/hosts/azure-nd-h100-v5/snapshot.json"
+    environ = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    line = [sys.executable, "-m", "netdoctor", "diagnose", str(machine), "-f", form]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, check=False, env=environ, timeout=60)
+    assert "GPU2–mlx5_ib2" in done.stdout.decode("utf-8"), done.stderr
