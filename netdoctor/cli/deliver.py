@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
-from netdoctor.cli.setup import UsageError
+from netdoctor.cli.setup import UsageError, named
 from netdoctor.credentials import GONE
 from netdoctor.model import Command, Report, Status
 from netdoctor.process import far
@@ -29,6 +29,7 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
     """Refuse before anything is looked at what would be refused at the end.  Raises UsageError."""
     from netdoctor import policy
 
+    named(output=options.output, termination_log=options.termination_log)
     if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
         hint = nearest(options.exit_style, policy.EXIT_STYLES)
         raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}{hint}")

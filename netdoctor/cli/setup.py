@@ -37,6 +37,7 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
 
     if options.only is not None and not options.ids:  # an empty variable of a script must not become all checks
         raise UsageError("--only: it names no check; netdoctor list names them")
+    named(config=options.config, expect=options.expect)
     overrides = options.overrides()
     if isinstance(overrides["python"], str) and "/" in overrides["python"]:
         try:
@@ -62,6 +63,13 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     if command is not Command.PREFLIGHT and _unmatched(loaded, causes) and judged(loaded, None, lambda x: _named(loaded, x)):
         raise UsageError("whether the configuration names checks that there are cannot be told")
     return loaded
+
+
+def named(**files: str | None) -> None:
+    """An empty variable of a script names no file: what the site expects must not be left out by it.  Raises UsageError."""
+    for option, path in files.items():
+        if path == "":
+            raise UsageError(f"--{option.replace('_', '-')}: it names no file")
 
 
 def _no_interpreter(path: str) -> str:

@@ -32,6 +32,10 @@ REFUSED = [
     (["--brief", "--format", "json"], "--brief and --format json"),
     (["--only", ""], "--only: it names no check"),
     (["--only", " , "], "--only: it names no check"),
+    (["--config", ""], "--config: it names no file"),
+    (["--expect", ""], "--expect: it names no file"),
+    (["-o", ""], "--output: it names no file"),
+    (["--termination-log", ""], "--termination-log: it names no file"),
     (["--python", "/nowhere/python"], "/nowhere/python: no such file"),
     (["--python", "/etc"], "/etc: a folder"),
 ]
