@@ -28,7 +28,7 @@ _APART: Final = frozenset({"Pod", "Deployment", "ReplicaSet", "DaemonSet", "Job"
 # Their pods always restart (Kubernetes, pkg/apis/apps/validation, of restartPolicy); a LeaderWorkerSet makes StatefulSets.
 _ALWAYS: Final = frozenset({"Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "LeaderWorkerSet"})
 _ASKS: Final = ("gpu", "mig-")  # nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/xe
-# What device plugins give.  A site may rename what NVIDIA's gives (nvidia.com/gpu.shared, …/a100): only a slip of a letter is told.
+# What device plugins give.  A site may rename NVIDIA's (nvidia.com/gpu.shared, …/a100): only a slip of a letter is told.
 _GIVEN: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
 
 Object = dict[str, Any]
