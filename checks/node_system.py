@@ -7,9 +7,10 @@ are history.  A root that is read-only by design is no fault: only what a job mu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from netdoctor.api import (
+    CLOSED,
     FROM_JOB,
     Finding,
     Fix,
@@ -17,6 +18,7 @@ from netdoctor.api import (
     Kind,
     Loss,
     Pci,
+    Room,
     System,
     SystemEvent,
     Trouble,
@@ -122,7 +124,16 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     elif not vantage.job_environment:
         yield unknown(f"where the job writes is its own, and this is {vantage.elsewhere}", subject=TEMPORARY, how=FROM_JOB)
     elif not broken:
-        yield ok(f"files can be written: {', '.join(good)}", subject=TEMPORARY)
+        yield ok(f"files can be written: {', '.join(good)}", subject=TEMPORARY, notes=_not_taken(tried, good))
+
+
+def _not_taken(tried: Mapping[str, Room | Unavailable], good: list[str]) -> list[str]:
+    """Where Python goes on to the next folder, mktemp(1) ends: a TMPDIR that another node or the container's host has."""
+    room = tried.get("TMPDIR")
+    if room is None or "TMPDIR" in good:
+        return []
+    why = "is not there" if isinstance(room, Unavailable) else CLOSED.get(room.error, room.error)
+    return [f"the folder that TMPDIR names {why}: Python takes {good[0]}, mktemp(1) takes no other and ends"]
 
 
 def _dead(system: System, log: KernelLog) -> Iterator[Finding]:

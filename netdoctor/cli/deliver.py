@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
-from netdoctor.cli.setup import UsageError
+from netdoctor.cli.setup import UsageError, named
 from netdoctor.credentials import GONE
 from netdoctor.model import Command, Report, Status
 from netdoctor.process import far
@@ -28,6 +28,7 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
     """Refuse before anything is looked at what would be refused at the end.  Raises UsageError."""
     from netdoctor import policy
 
+    named(output=options.output, termination_log=options.termination_log)
     if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
         hint = nearest(options.exit_style, policy.EXIT_STYLES)
         raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}{hint}")
@@ -68,7 +69,7 @@ def refuse(error: object, options: Options) -> int:
     if options.output is not None:
         write(options.output, text)
     if options.form == "junit":
-        print(text)
+        _print(text + "\n", "junit", sys.stdout)
     return policy.styled(USAGE, options.exit_style)
 
 
@@ -93,8 +94,7 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
     width, colour = terminal.width(stream, os.environ), terminal.colour(stream, os.environ)
     text = without(_rendered(report, options, options.form or "text", width=width, colour=colour), options)
     try:
-        stream.write(text if text.endswith("\n") else text + "\n")
-        stream.flush()
+        _print(text if text.endswith("\n") else text + "\n", options.form or "text", stream)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -106,6 +106,15 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
         return code
     worst = [f.severity for f in report.findings(Status.FAIL) if f.blocking and f.severity]
     return policy.exit_code(code, options.exit_style, report.verdict, max(worst, key=lambda s: s.rank) if worst else None)
+
+
+def _print(text: str, name: str, stream: TextIO) -> None:
+    stream.flush()
+    if formats.FORMATS[name].utf8 and (raw := getattr(stream, "buffer", None)) is not None:
+        raw.write(text.encode("utf-8", "backslashreplace"))
+    else:
+        stream.write(text)
+    stream.flush()
 
 
 def _rendered(report: Report, options: Options, name: str, *, width: int | None = None, colour: bool = False) -> str:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 
+# github.com/distribution/reference, regexp.go: [host[:port]/]path[:tag][@digest]; only the host may have capitals.
+_IMAGE: Final = re.compile(
+    r"(?:(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d+)?/)?"
+    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
+    r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z][\w+.-]*:[0-9a-fA-F]{32,})?",
+    re.ASCII,
+)
 # What the files say of their own place; written elsewhere they say that.
 _PLACES: Final = {"slurm": "/etc/slurm/netdoctor"}
 # Three steps after the files are written; DIR is where.
@@ -61,6 +68,8 @@ def gate(file: str, image: str | None) -> int:
 
     from netdoctor.cli.gate import GateError, gated
 
+    if image is not None and not _IMAGE.fullmatch(image):
+        return refused(f"--image: no name of an image: {image!r} (registry.example.com/netdoctor:1 is one)")
     try:
         with open(0 if file == "-" else file, encoding="utf-8", closefd=file != "-") as stream:
             print(gated(stream.read(), files("netdoctor.deploy") / "kubernetes/components/gate", image), end="")
@@ -78,6 +87,8 @@ def run(what: str | None, to: str | None) -> int:
     if what is None:
         print("\n".join(known))
         return 0
+    if to == "":  # an empty variable of a script must not become the working folder
+        return refused("--to: it names no folder")
     if what not in known:
         return refused(f"there is {', '.join(known)}; not {what!r}{nearest(what, known)}")
     found = list(_below(here / what))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from netdoctor.textsafe import clean
+from netdoctor.textsafe import clean, nearest
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -28,6 +28,8 @@ _APART: Final = frozenset({"Pod", "Deployment", "ReplicaSet", "DaemonSet", "Job"
 # Their pods always restart (Kubernetes, pkg/apis/apps/validation, of restartPolicy); a LeaderWorkerSet makes StatefulSets.
 _ALWAYS: Final = frozenset({"Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "LeaderWorkerSet"})
 _ASKS: Final = ("gpu", "mig-")  # nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/xe
+# What device plugins give.  A site may rename NVIDIA's (nvidia.com/gpu.shared, …/a100): only a slip of a letter is told.
+_GIVEN: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
 
 Object = dict[str, Any]
 
@@ -59,6 +61,7 @@ def gated(text: str, folder: Traversable, image: str | None) -> str:
     told: dict[int, tuple[Object, dict[str, None]]] = {}
     for one, way in asking or places:
         said = told.setdefault(id(one), (one, {}))[1]
+        said |= dict.fromkeys(_misspelt(way[-1][1]))
         said |= dict.fromkeys(_gate(one, way, parts))
     for one, said in told.values():
         for words in (*said, *_together(one)):
@@ -117,6 +120,15 @@ def _asking(pod: Object) -> list[Object]:
         if any(sign in name for name in names for sign in _ASKS):
             found.append(one)
     return found
+
+
+def _misspelt(pod: Object) -> Iterator[str]:
+    """Resources that no device plugin gives: such a pod waits for ever, and its gate never looks."""
+    for one in pod["containers"]:
+        wanted = one.get("resources") or {}
+        for name in dict.fromkeys([*(wanted.get("limits") or {}), *(wanted.get("requests") or {})]):
+            if name not in _GIVEN and (meant := nearest(str(name), _GIVEN, cutoff=0.95)):
+                yield f"asks for {name}, which no device plugin gives{meant}"
 
 
 def _gate(one: Object, way: Way, parts: Object) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
 
     if options.only is not None and not options.ids:  # an empty variable of a script must not become all checks
         raise UsageError("--only: it names no check; netdoctor list names them")
+    named(config=options.config, expect=options.expect)
     overrides = options.overrides()
     if isinstance(overrides["python"], str) and "/" in overrides["python"]:
         try:
@@ -48,7 +49,7 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
         except OSError as error:
             raise UsageError(f"--python: {overrides['python']}: {error.strerror}") from None
         if not there:
-            raise UsageError(f"--python: {overrides['python']}: no such file")
+            raise UsageError(f"--python: {overrides['python']}: {_no_interpreter(overrides['python'])}")
     defaults = {"fail_on": policy.FAIL_ON[command]} if command in policy.FAIL_ON else {}
     try:
         loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded, expect=options.expect)
@@ -62,6 +63,24 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     if command is not Command.PREFLIGHT and _unmatched(loaded, causes) and judged(loaded, None, lambda x: _named(loaded, x)):
         raise UsageError("whether the configuration names checks that there are cannot be told")
     return loaded
+
+
+def named(**files: str | None) -> None:
+    """An empty variable of a script names no file: what the site expects must not be left out by it.  Raises UsageError."""
+    for option, path in files.items():
+        if path == "":
+            raise UsageError(f"--{option.replace('_', '-')}: it names no file")
+
+
+def _no_interpreter(path: str) -> str:
+    """Why that is none: a folder is an environment's perhaps, whose interpreter is in its bin."""
+    try:
+        if not far.call(os.path.isdir, path, path=path):
+            return "no such file"
+        inside = os.path.join(path, "bin", "python")
+        return "a folder" + (f"; did you mean {inside}?" if far.call(os.path.isfile, inside, path=inside) else "")
+    except OSError as error:
+        return str(error.strerror)
 
 
 def _misspelt() -> Iterator[str]:

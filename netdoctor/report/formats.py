@@ -18,13 +18,14 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...] = ()  # of files that are written so unless another format is asked for
     metrics: bool = False  # of a node or many, not of a log, of variables, of ranks
     library: str = ""  # what the package's extra of the same name installs
+    utf8: bool = True  # by its own standard (RFC 8259, 8.1) or by what it says of itself, whatever the locale
 
 
 FORMATS: Final = {
-    "text": Format((".txt",)),
+    "text": Format((".txt",), utf8=False),
     "json": Format((".json",)),
     "junit": Format((".xml",), library="junitparser"),
-    "brief": Format(),
+    "brief": Format(utf8=False),
     "html": Format((".html", ".htm")),
     "prometheus": Format((".prom",), metrics=True, library="prometheus_client"),
 }

@@ -72,3 +72,27 @@ def test_slurm_scripts_say_their_own_place(tmp_path: Path) -> None:
     assert all(Path(path).is_file() for path in named)
     assert deploy.run("slurm", str(tmp_path / "with a blank")) == 2
     assert not (tmp_path / "with a blank").exists()
+
+
+def test_an_empty_variable_is_no_folder_and_no_image(capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy.run("kubernetes", "") == 2
+    assert "--to: it names no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "a b", "Netdoctor", "registry.example.com/nd:", "a:b:c", "x/", "/x", "nd@sha256:12", "a\nb"]
+)
+def test_what_no_registry_could_serve_is_no_image(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pod.yaml").write_text("kind: Pod\nspec: {containers: [{name: a, image: b}]}\n")
+    assert deploy.gate(str(tmp_path / "pod.yaml"), name) == 2
+    said = capsys.readouterr()
+    assert not said.out and "no name of an image" in said.err
+
+
+@pytest.mark.parametrize(
+    "name", ["netdoctor", "nd:1", "r.example.com:5000/a/b_c--d:v1.2-x", "[::1]:5000/nd", "LOCAL/nd", "nd:1@sha256:" + "a" * 64]
+)
+def test_what_a_registry_could_serve_is_the_image(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pod.yaml").write_text("kind: Pod\nspec: {containers: [{name: a, image: b}]}\n")
+    assert deploy.gate(str(tmp_path / "pod.yaml"), name) == 0
+    assert name in capsys.readouterr().out

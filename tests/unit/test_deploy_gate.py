@@ -81,6 +81,27 @@ def test_every_kind_has_a_gate_before_its_gpus(kind: str, tmp_path: Path) -> Non
     assert (f"{kind} " in notes and "looks at each pod alone" in notes) == (kind not in {"Pod", "Deployment", "CronJob"})
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nvidia.com/gpus", "nvidia.com/gpu"),
+        ("nvidia.com/GPU", "nvidia.com/gpu"),
+        ("amd.com/gpus", "amd.com/gpu"),
+        ("nvidia.com/gpu", ""),
+        ("nvidia.com/gpu.shared", ""),
+        ("nvidia.com/mig-1g.10gb", ""),
+        ("nvidia.com/a100", ""),
+        ("example.com/gpu", ""),
+        ("memory", ""),
+    ],
+)
+def test_a_resource_that_no_plugin_gives_is_told(name: str, meant: str, tmp_path: Path) -> None:
+    job = yaml.safe_load((FOLDER / "base/job.yaml").read_text())
+    job["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {name: 8}}
+    said = gated(given(tmp_path, job), "--image", "reg.example/netdoctor:1")[2]
+    assert (f"asks for {name}, which no device plugin gives; did you mean {meant}?" in said) == bool(meant), said
+
+
 def test_an_indexed_job_is_told_of_the_overlay(tmp_path: Path) -> None:
     job = yaml.safe_load((FOLDER / "base/job.yaml").read_text())
     job["spec"] |= {"completionMode": "Indexed", "completions": 2, "parallelism": 2}

@@ -32,6 +32,12 @@ REFUSED = [
     (["--brief", "--format", "json"], "--brief and --format json"),
     (["--only", ""], "--only: it names no check"),
     (["--only", " , "], "--only: it names no check"),
+    (["--config", ""], "--config: it names no file"),
+    (["--expect", ""], "--expect: it names no file"),
+    (["-o", ""], "--output: it names no file"),
+    (["--termination-log", ""], "--termination-log: it names no file"),
+    (["--python", "/nowhere/python"], "/nowhere/python: no such file"),
+    (["--python", "/etc"], "/etc: a folder"),
 ]
 
 
@@ -79,3 +85,10 @@ def test_a_check_that_the_configuration_misspells(tmp_path: pathlib.Path) -> Non
 
 def test_nothing_is_near_to_what_is_like_nothing() -> None:
     assert nearest("xyz", ("json", "text")) == ""
+
+
+def test_an_environment_s_folder_is_told_with_its_interpreter(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    done = CliRunner().invoke(main.app, ["preflight", "--python", str(tmp_path)])
+    assert done.exit_code == 2 and f"a folder; did you mean {tmp_path}/bin/python?" in done.output

@@ -94,3 +94,14 @@ def test_sixty_columns_of_a_terminal(said: str) -> None:
     lines = told.decode().replace("\r", "").splitlines()
     copied = "    " if said.startswith("explain") else "$"
     assert len(lines) > 10 and not [line for line in lines if len(line) > 60 and not line.startswith(copied)], told.decode()
+
+
+@pytest.mark.parametrize("form", ["json", "html"])
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "cp1252", "ascii"])
+def test_what_is_for_a_machine_is_utf_8_in_every_locale(form: str, encoding: str) -> None:
+    """RFC 8259, 8.1; HTML and XML say so of themselves."""
+    machine = ROOT / "fixtures/hosts/azure-nd-h100-v5/snapshot.json"
+    environ = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    line = [sys.executable, "-m", "netdoctor", "diagnose", str(machine), "-f", form]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, check=False, env=environ, timeout=60)
+    assert "GPU2–mlx5_ib2" in done.stdout.decode("utf-8"), done.stderr

@@ -127,6 +127,22 @@ def test_a_variable_comes_before_tmp() -> None:
     assert found["temporary files"].message == "files can be written: TMPDIR, /var/tmp, the working folder"
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (unavailable(OSError(errno.ENOENT, "")), "is not there"),
+        (errno.ENOTDIR, "is no folder"),
+        (errno.EROFS, "is for reading only"),
+    ],
+)
+def test_a_variable_that_names_no_folder_to_write_is_a_note(answer: Any, why: str) -> None:
+    """It is another node's, or of the container's host; Python goes on to the next, so the job may be well."""
+    found = said(environment={"TMPDIR": "/gone"}, rooms={"/gone": answer})["temporary files"]
+    assert found.status is PASS
+    assert found.notes == (f"the folder that TMPDIR names {why}: Python takes /tmp, mktemp(1) takes no other and ends",)
+    assert not said(environment={"TMPDIR": "/x"}, rooms={"/x": 0})["temporary files"].notes
+
+
 def test_outside_of_the_job_what_is_well_says_nothing_of_it() -> None:
     outside = {"uid": 0, "environment": {}}
     assert said(**outside)["temporary files"].status is UNKNOWN
