@@ -73,6 +73,8 @@ RECOVERY = {
 UNKNOWN = ("the driver wants it recovered", cost.STOPS)
 HARMLESS = (Action.NONE, Action.RESTART)
 REPLACED, PROHIBITED = ": to be replaced", "its compute mode prohibits CUDA"
+# nvmlDeviceGetEccMode, nvmlDeviceGetMigMode: what was set is there after the next reset, whoever makes that.
+ECC_WAITS, MIG_WAITS = "another ECC mode than it has waits for a reset", "another MIG mode than it has waits for a reset"
 MEMORY, ERROR, SLOW, BUS = "gpu_memory", "gpu_error", "gpu_slow", "link_degraded"
 
 
@@ -80,7 +82,7 @@ MEMORY, ERROR, SLOW, BUS = "gpu_memory", "gpu_error", "gpu_slow", "link_degraded
 class Rule:
     """A field of `GpuState`, and when it is wrong."""
 
-    looks_at: str
+    looks_at: str  # "": a pass makes no claim of it
     field: str
     wrong: Callable[[Any], object]
     words: str
@@ -104,6 +106,8 @@ RULES = (
     Rule("ECC", "sram_threshold", bool, f"too many errors of its SRAM{REPLACED}", MEMORY, cost.SOMETIMES),
     Rule("InfoROM", "inforom", lambda holds: not holds, "its InfoROM is corrupted", ERROR, cost.MIGHT),
     Rule("compute mode", "compute_mode", lambda mode: mode == 2, PROHIBITED, ERROR, cost.STOPS),
+    Rule("", "ecc_waits", bool, ECC_WAITS, ERROR, cost.NOTHING),
+    Rule("", "mig_waits", bool, MIG_WAITS, ERROR, cost.MIGHT),
     Rule("temperature", "hot", bool, "as hot as makes the hardware lower its clocks", SLOW, HALVED),
     Rule(
         "BAR1", "bar1", lambda b: 0 <= b[0] - b[1] < LEAST_BAR1, "its BAR1 is full: RDMA cannot map more", ERROR, cost.SOMETIMES
@@ -120,6 +124,8 @@ MENDS = {
 REPLACE = ("drain the node and have the GPU replaced: a reset does not mend this", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}")
 OWN_MENDS = {
     **dict.fromkeys((rule.words for rule in RULES if rule.words.endswith(REPLACED)), REPLACE),
+    ECC_WAITS: ("reset it while it is idle, or take the ECC mode back that waits", "nvidia-smi -q -d ECC -i {}"),
+    MIG_WAITS: ("reset it while it is idle, or take the MIG mode back that waits", "nvidia-smi -q -i {} | grep -A2 MIG"),
     PROHIBITED: ("let programs compute on it", "nvidia-smi -i {} -c DEFAULT"),
 }
 Wrong = tuple[str, str, Loss]  # cause, words, what it takes
@@ -181,7 +187,7 @@ def _now(own: tuple[GpuState, ...], place: str) -> Iterator[Finding]:
     """What NVML tells now.  What a model or a driver does not tell is named, and no claim is made of it."""
     found = [_rebooted(gpu.recovery, one, place) for gpu in own for one in _fails(gpu.place, _told(gpu), place)]
     yield from found
-    fields = {rule.field: rule.looks_at for rule in RULES} | {"recovery": "recovery", "reasons": "clocks"}
+    fields = {rule.field: rule.looks_at for rule in RULES if rule.looks_at} | {"recovery": "recovery", "reasons": "clocks"}
     values = [getattr(gpu, field) for gpu in own for field in fields]
     lost = next((value for value in values if isinstance(value, Unavailable) and value.kind is not Kind.UNSUPPORTED), None)
     labels = dict.fromkeys(fields.values())

@@ -138,6 +138,11 @@ def net_errors(
         yield unknown(f"which links the job uses could not be told: {lost}", subject=SUBJECT)
         return
     bare = [link.name for link in links or () if not _real(link)]
+    if bare and intent.others is None:
+        yield skip(f"{', '.join(bare)}: its cable is in another network namespace, and {intent.why}", subject=", ".join(bare))
+        if not ports and len(bare) == len(links or ()):
+            return
+        bare = []
     cables = [
         Cable(f"{d.name}:{p.number}", _of(errors.ports, f"{d.name}:{p.number}"), p.rate or FASTEST) for d, p in ports or ()
     ]

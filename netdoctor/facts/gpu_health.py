@@ -28,6 +28,9 @@ EXCLUSIVE: Final = (1, 3)  # nvmlComputeMode_t: one thread, one process
 _UUID: Final = re.compile("[0-9a-f]{32}")
 
 
+_NOT_ASKED: Final = Unavailable(Kind.UNSUPPORTED, "NVML was not asked for it")
+
+
 @dataclass(frozen=True)
 class FabricInfo:
     """nvmlGpuFabricInfo_v2_t."""
@@ -65,6 +68,8 @@ class GpuState:
     bar1: tuple[int, int] | Unavailable  # bytes, and those in use
     inforom: bool | Unavailable  # its checksums hold
     fabric: FabricInfo | Unavailable
+    ecc_waits: bool | Unavailable = _NOT_ASKED  # another ECC mode than the present one is pending
+    mig_waits: bool | Unavailable = _NOT_ASKED
     power_default: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # mW, of the board as it boots
 
     @property
@@ -164,6 +169,8 @@ def _gpu(one: dict[str, Any]) -> GpuState:
         inforom=flag("inforom"),
         fabric=_fabric(one.get("fabric") if lost is None else lost),
         power_default=of("power_default", int),
+        ecc_waits=ecc if isinstance(ecc, Unavailable) else ecc[0] != ecc[1],
+        mig_waits=top("mig_waits", bool) if "mig_waits" in one or lost is not None else _NOT_ASKED,
     )
 
 

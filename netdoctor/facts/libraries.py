@@ -102,7 +102,8 @@ def _caller(
     found = survey.look(path) if path else None
     machine = program.machine if isinstance(program, Object) else MACHINES[0]
     libnccl = found if isinstance(found, Object) else Object(path, soname=SONAME, machine=machine)
-    return plugins.Caller(libnccl, above, _search(survey, variables), packages, variables.get("FI_PROVIDER_PATH", ""))
+    known = isinstance(found, Object) or isinstance(program, Object)
+    return plugins.Caller(libnccl, above, _search(survey, variables), packages, variables.get("FI_PROVIDER_PATH", ""), known)
 
 
 def _places(

@@ -55,6 +55,7 @@ class Plugin:
     ) = ()  # what the loader does not find for it: "libfabric.so.1", "libc.so.6 (GLIBC_2.38)"
     # Whether the libfabric that it takes has a provider for EFA; None: it takes none.
     efa: bool | None | Unavailable = None
+    foreign: str = ""  # the architecture that it is built for, where that is not libnccl's
 
 
 @dataclass
@@ -104,6 +105,7 @@ class Caller:
     search: Search
     packages: tuple[str, ...] = ()  # whose torch and CUDA are in the process before NCCL
     provider_path: str = ""  # FI_PROVIDER_PATH
+    machine_known: bool = True  # whether libnccl's e_machine was read, of it or of the program
 
 
 def every(host: Host, survey: Survey, caller: Caller) -> tuple[Plugin, ...]:
@@ -121,9 +123,21 @@ def every(host: Host, survey: Survey, caller: Caller) -> tuple[Plugin, ...]:
             one,
             opened_as=tuple(name for name, real in by_real.items() if real == survey.real(one.path)),
             **({} if needs is None or isinstance(one.symbols, Unavailable) else needs.judged(one.path)),
+            foreign=_foreign(survey.look(one.path), caller),
         )
         for one in found
     )
+
+
+# e_machine (elf.h), as uname(1) calls it.
+_ARCHITECTURES: Final = {3: "i386", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
+
+
+def _foreign(found: Object | Unavailable, caller: Caller) -> str:
+    """The loader passes such a file over (elf/dl-load.c, open_verify)."""
+    if isinstance(found, Unavailable) or not caller.machine_known or found.machine == caller.libnccl.machine:
+        return ""
+    return _ARCHITECTURES.get(found.machine, f"e_machine {found.machine}")
 
 
 def _files(survey: Survey) -> tuple[Plugin, ...]:

@@ -69,6 +69,8 @@ def _beside(plugin: Plugin | None, have: Sequence[Plugin]) -> tuple[str, ...]:
     default = f"{NET.prefix}.so"
 
     def why(one: Plugin) -> str:
+        if one.foreign:
+            return f"it is built for {one.foreign}"
         if plugin and plugin.name == one.name:
             return f"{plugin.path} comes before it"
         return "NCCL does not look there" if one.name == default else f"NCCL_NET_PLUGIN={one.name} would take it"
@@ -84,6 +86,9 @@ def _efa(devices: Sequence[RdmaDevice]) -> tuple[str, ...] | Unavailable:
 
 
 def _fitting(plugin: Plugin, network: Network, version: Version | Unavailable) -> Finding:
+    if plugin.foreign:
+        found = _wrong(plugins.foreign(plugin), network)
+        return replace(found, fix=plugins.FOREIGN, evidence={"built_for": plugin.foreign})
     if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
         return _unknown(f"whether {plugin.path} fits could not be told: {missing(plugin.symbols, version)}")
     have, takes = NET.offered(plugin.symbols), NET.range(version)

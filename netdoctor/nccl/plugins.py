@@ -185,6 +185,8 @@ def judge(role: Role, libraries: Libraries, environ: Environ, version: Version |
     plugin = opened(plugins, names)
     if plugin is None:
         return _nothing(role, names, value, libraries.incomplete) if value and names else None
+    if plugin.foreign:
+        return wrong(role, foreign(plugin), FOREIGN, built_for=plugin.foreign)
     if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
         lost = missing(plugin.symbols, version)
         return _unknown(role, f"whether {plugin.path} fits could not be told: {lost}")
@@ -199,6 +201,11 @@ def judge(role: Role, libraries: Libraries, environ: Environ, version: Version |
 def misfit(plugin: Plugin, have: list[int], version: Version, takes: tuple[int, int]) -> str:
     offers = ", ".join(f"v{n}" for n in have) or "no interface"
     return f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{takes[0]} to v{takes[1]}"
+
+
+def foreign(plugin: Plugin) -> str:
+    """Of one that is built for another CPU."""
+    return f"{plugin.path} is built for {plugin.foreign}, which NCCL is not: the loader refuses it"
 
 
 def lacking(role: Role, plugin: Plugin) -> Finding | None:
@@ -217,6 +224,7 @@ def wrong(role: Role, message: str, fix: Fix, **evidence: object) -> Finding:
     return Finding(Status.FAIL, message, subject=role.subject, cause=CAUSE, loss=role.loss, fix=fix, evidence={**evidence})
 
 
+FOREIGN: Final = Fix("name or install the plugin that is built for this machine's CPU", ("uname -m; file -L PLUGIN",))
 FITTING: Final = Fix("install the plugin that fits this NCCL", ("NCCL_DEBUG=INFO … | grep Plugin",))
 
 

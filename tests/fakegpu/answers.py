@@ -134,6 +134,7 @@ def _nvml_device(machine: Machine, index: int, gpu: Gpu) -> dict[str, Any]:
         "pids": [],
         "nvlinks": [link.up for link in gpu.nvlinks],
         "mig": False,
+        "mig_waits": bool(gpu.state.get("mig.pending", 0)),
         "mig_uuids": [],
         "capability": list(divmod(gpu.capability, 10)),
         "health": _health(gpu),

@@ -89,6 +89,23 @@ def test_what_the_loader_does_not_find(change: Any, lacks: tuple[str, ...], efa:
     assert (found.lacks, found.efa) == (lacks, efa)
 
 
+@pytest.mark.parametrize(("machine", "foreign"), [(62, ""), (183, "aarch64"), (243, "riscv64"), (2, "e_machine 2")])
+def test_one_that_is_built_for_another_cpu(machine: int, foreign: str) -> None:
+    found = on_aws(lambda host: host.elf[OFI].update(machine=machine))
+    assert (found.foreign, found.opened_as) == (foreign, () if foreign else ("libnccl-net.so",))
+
+
+def test_where_nothing_says_what_nccl_is_built_for() -> None:
+    """Without libnccl and program it is a guess."""
+
+    def lose(host: Any) -> None:
+        for path in [one for one in host.elf if one != OFI]:
+            host.elf.pop(path)
+        host.elf[OFI].update(machine=183)
+
+    assert on_aws(lose).foreign == ""
+
+
 def test_what_was_not_read_is_not_lacking() -> None:
     def lose(host: Any) -> None:
         was = host._needed

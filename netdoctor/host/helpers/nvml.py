@@ -1,8 +1,8 @@
 """NVML: every GPU of the node, whatever CUDA_VISIBLE_DEVICES says.
 
 Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_total", "memory_used", "utilization",
-"processes", "pids", "nvlinks", "mig", "mig_uuids", "capability", "health", "fabric"}], "p2p": [[INDEX, INDEX, read,
-write, nvlink]]}; every field may be {"unavailable", "detail"}, and so may each of "health" and "fabric".
+"processes", "pids", "nvlinks", "mig", "mig_waits", "mig_uuids", "capability", "health", "fabric"}], "p2p": [[INDEX, INDEX,
+read, write, nvlink]]}; every field may be {"unavailable", "detail"}, and so may each of "health" and "fabric".
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def device(n: Any, index: int) -> dict[str, Any]:
         "pids": processes if isinstance(processes, dict) else [one.pid for one in processes],
         "nvlinks": nvlinks(n, handle),
         "mig": on,
+        "mig_waits": mig if isinstance(mig, dict) else mig[0] != mig[1],
         "mig_uuids": mig_uuids(n, handle) if on is True else [],
         "capability": field(n, n.nvmlDeviceGetCudaComputeCapability, handle),
         "health": field(n, health, n, handle),

@@ -144,6 +144,7 @@ API int nvmlDeviceGetMigMode(struct device *d, unsigned *current, unsigned *pend
   ENTER_GPU(d);
   if (fake_number(80, "gpu.%d.capability", d->gpu) < 80) return NOT_SUPPORTED;
   *current = *pending = fake_text(NULL, "gpu.%d.mig", d->gpu) != NULL;
+  *pending = fake_number(*pending, "gpu.%d.mig.pending", d->gpu);
   return SUCCESS;
 }
 API int nvmlDeviceGetMaxMigDeviceCount(struct device *d, unsigned *out) {

@@ -153,3 +153,9 @@ def test_counters_of_another_shape_are_unread() -> None:
 def test_by_how_much_a_counter_rose(first: Any, last: Any, rose: int | None) -> None:
     found = helper.rise("symbol_error", first, last)
     assert found == rose if rose is not None else "unavailable" in found
+
+
+def test_a_pod_of_which_nothing_says_that_it_has_other_nodes() -> None:
+    socket = f.baseline(f.run(log=f.log(network="Socket", net="Socket")))
+    pod = {**healthy.dgx_pod(), Rdma: f.no_rdma(), Baseline: socket, PathRun: f.path_run(), Intent: f.job()}
+    assert [(one.status, one.subject) for one in judged(counted(), pod)] == [(SKIP, "eth0")]

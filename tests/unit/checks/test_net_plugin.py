@@ -132,6 +132,28 @@ PLUGIN: dict[str, tuple[Changes, Status, str]] = {
         Status.PASS,
         "libnccl-net-ofi.so fits",
     ),
+    "named by its path, and built for another CPU": (
+        {
+            Environ: named("/opt/amazon/ofi-nccl/lib/libnccl-net.so"),
+            Libraries: plugins(foreign="aarch64", opened_as=()),
+        },
+        Status.FAIL,
+        "is built for aarch64, which NCCL is not",
+    ),
+    "named by its ending, and built for another CPU": (
+        {
+            Environ: named("ofi"),
+            Libraries: f.libraries(plugins=(f.plugin("/x/libnccl-net-ofi.so", foreign="aarch64", opened_as=()),)),
+            Baseline: f.baseline(nccl_ran=False),
+        },
+        Status.FAIL,
+        "names no file that NCCL finds",
+    ),
+    "of another CPU, and EFA needs one": (
+        {Rdma: EFA, Intent: SEVERAL, Libraries: plugins(foreign="aarch64", opened_as=())},
+        Status.FAIL,
+        "EFA needs aws-ofi-nccl",
+    ),
     "named second in a list": (by_list("gib,ofi", (2, 28, 3)), Status.PASS, "libnccl-net-ofi.so fits NCCL 2.28.3"),
     "a list of one": (by_list("ofi,", (2, 28, 3)), Status.PASS, "libnccl-net-ofi.so fits NCCL 2.28.3"),
     "a list for an NCCL that takes it for one name": (
@@ -175,3 +197,9 @@ def test_plugin(changes: Changes, status: Status, words: str) -> None:
 def test_a_plugin_that_was_not_loaded_costs_what_needs_it(changes: Changes, severity: Severity, why: str | None) -> None:
     found = judged(changes)["network"]
     assert (found.severity, found.why) == (severity, why)
+
+
+def test_a_plugin_of_another_cpu_that_is_not_taken_is_told() -> None:
+    found = judged({Libraries: plugins(foreign="aarch64", opened_as=())})["network"]
+    assert found.status is Status.SKIP
+    assert found.notes == ("/opt/amazon/ofi-nccl/lib/libnccl-net.so is there and not taken: it is built for aarch64",)
