@@ -29,6 +29,7 @@ _NOT_FACTS: Final = frozenset(
         "bytes_read",
         "work",
         "up_at",
+        "silence",
         "unended",
         "alone",
     )

@@ -110,6 +110,7 @@ class Accumulator:
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
+    silence: dict[int, int] = field(default_factory=dict)  # file -> minutes of it after the last sign of work
     rank_zeros: set[str] = field(
         default_factory=set
     )  # processes that are rank 0 in headers of nccl-tests, since the last result

@@ -159,6 +159,8 @@ class Parser:
         self._events.close()
         for cut in self._tracebacks.close():
             self._raised(cut, cut.text)
+        if (silence := self._last_words.silence) > 0:
+            self.accumulator.silence[len(self.accumulator.files) - 1] = silence
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             index = self._unnamed()
             self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
@@ -345,9 +347,10 @@ class Parser:
         accumulator = self.accumulator
         shape = self._shape(b"\0" + line, tagged=False)
         work, of_others, may_be_bare, facts = shape.plain
+        self._last_words.latest = line
         if work:
             accumulator.worked(prefix.rank(line[:_MARK]), number)
-            self._last_words.work()
+            self._last_words.work(line)
         if facts and self._facts(line):
             return
         if of_others and not any(p.kind == "service" for p in shape.patterns):
