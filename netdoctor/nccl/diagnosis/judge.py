@@ -43,6 +43,14 @@ _MAX: Final = 6  # findings that fail
 
 def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     """The findings of a log: fails (likeliest first), and how the job went: a pass, or what the log cannot tell."""
+    first, *others = _findings(log)
+    if log.runs > 1:
+        note = f"a file holds the output of {log.runs} jobs, one after the other: this is of the last of them"
+        first = replace(first, notes=(*first.notes, note))
+    return (first, *others)
+
+
+def _findings(log: LogFacts) -> tuple[Finding, ...]:
     end = outcome(log)
     hypotheses = _story(log, end, (hypothesis for rule in RULES for hypothesis in rule(log)))
     explained = [h for h in hypotheses if not h.quiet]
