@@ -29,6 +29,8 @@ _NOT_FACTS: Final = frozenset(
         "bytes_read",
         "work",
         "up_at",
+        "runs",
+        "silence",
         "unended",
         "alone",
     )

@@ -12,6 +12,7 @@ from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import sockets_between_nodes
 from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, overcome, summary
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
+from netdoctor.nccl.log.wordings import Wording
 
 _SWITCHED_OFF: Final = "NCCL_IB_DISABLE=1: data between the nodes goes over TCP; where they have RDMA adapters, unset it"
 _END: Final = 25  # lines at the end of a log in which a program says that it is done
@@ -22,6 +23,9 @@ _WRONG: Final = (
     "netdoctor preflight --only allreduce.run, on every node: its all-reduce is verified; then the learning rate and data"
 )
 _TRANSPORT: Final = "run it again with NCCL_DEBUG=INFO: it says which transport each channel takes, and what forbids one"
+_STANDS: Final = "py-spy dump --pid <rank>; netdoctor ras   # while it runs: which rank is behind"
+# Minutes.  torch lets a collective wait for 10 (NCCL) or 30 (any other back end): constants.py, default_pg_timeout.
+_SILENCE: Final = 30
 # GB/s.  NCCL counts 6 for the slowest link between sockets (QPI_BW, src/graph/topo.h) and 3 for four lanes of PCIe 3.0
 # (width * speed / 80, src/graph/topo.cc); 2 leaves a third of that for what copying costs.
 _SLOW: Final = 2.0
@@ -48,9 +52,18 @@ def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return Finding(Status.PASS, f"{_headline(end)}: the log shows why", "job", evidence=evidence, check="log")
     if end.ending is Ending.FAILED:
         return _unknown(f"{_headline(end)}, and the log does not say why", "job", evidence, _NEXT)
+    if end.ending is Ending.OPEN and log.silence >= _SILENCE and not log.of("serving"):
+        text = f"the last sign of work is {log.silence} minutes older than the last line, and no end is in this log"
+        return _unknown(text, "job", evidence, _STANDS)
     quiet = _quiet(log, end, evidence)
     ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
     return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
+
+
+def not_told(end: Outcome) -> Finding:
+    """After something that need not have stopped the job: nothing shows that it went on."""
+    text = f"{_headline(end)}: after what is named above, nothing shows that it went on"
+    return _unknown(text, "job", {"outcome": end.ending.value, "how": end.how}, _NEXT)
 
 
 def _verbatim(events: Sequence[Event]) -> list[str]:
@@ -76,10 +89,31 @@ def _unknown(text: str, subject: str, evidence: Mapping[str, Any], how: str) -> 
 def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """Lines that say that something failed; not those that were overcome, nor what follows when somebody ends a job."""
     ordered = end.events[0] if end.ending is Ending.ENDED else None
-    kinds = (*TROUBLE, "last_words") if end.ending is Ending.OPEN else TROUBLE
-    found = [e for e in log.of(*kinds) if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e))]
+    found = [
+        e
+        for e in (*log.of(*TROUBLE), *_last_words(log, end))
+        if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e)) and not _refuted(log, e)
+    ]
     finished = end.ending is Ending.FINISHED
     return tuple(sorted((e for e in found if not (finished and kind(e.kind).leaving)), key=lambda e: (e.file, e.line)))
+
+
+def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
+    """What nobody knows counts where the log does not show the end, or comes after one process's or one part's."""
+    if end.ending is Ending.OPEN:
+        return log.of("last_words")
+    ends = [f for f in end.events if end.ending is Ending.FINISHED and "left" in f.data]
+    return tuple(e for e in log.of("last_words") if any(before(f, e) and f.last < e.line for f in ends))
+
+
+def _refuted(log: LogFacts, e: Event) -> bool:
+    """A warning of NCCL's, or of its plugin's, that no rule knows makes a job unknown: most are followed by an error.
+
+    Only a result that was verified refutes it: nccl-tests compares every value on every rank after its last size, so that
+    whatever was warned of before has stopped nothing and spoilt nothing.  A program that merely says that it is done has not
+    looked.
+    """
+    return e.kind == "warning" and any("right" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished"))
 
 
 def _alleges(log: LogFacts, e: Event) -> bool:
@@ -106,7 +140,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
         return _unknown(text, "job", evidence, _TRANSPORT)
     if (done := _work_done(log, end) or _came(log, end)) is not None:
-        return Finding(Status.PASS, done, evidence=evidence, check="log")
+        return Finding(Status.PASS, done, evidence=evidence, notes=_unused(log), check="log")
     if not log.nccl_lines:
         return _unknown("there is no line of NCCL in this log", "job", evidence, "NCCL_DEBUG=INFO")
     if Level.INFO not in log.levels and end.ending is not Ending.FINISHED:
@@ -150,7 +184,7 @@ def _work_done(log: LogFacts, end: Outcome) -> str | None:
 
 def _came(log: LogFacts, end: Outcome) -> str | None:
     """Signs of a job that did what it was for, where none of them is a step: nothing in the log alleges anything."""
-    if log.of(*TROUBLE, "last_words") or (log.comms_started > log.comms_complete and not log.rings):
+    if (*log.of(*TROUBLE), *_last_words(log, end)) or (log.comms_started > log.comms_complete and not log.rings):
         return None
     serving = log.of("serving")
     if serving:
@@ -164,6 +198,14 @@ def _came(log: LogFacts, end: Outcome) -> str | None:
     if len(log.files) == 1 and any("bar" in e.data and log.lines - e.last < _END for e in log.of("finished")):
         return "a bar of the program's is full, and nothing failed before; whether that was the end, the log does not say"
     return None
+
+
+def _unused(log: LogFacts) -> tuple[str, ...]:
+    """What kept a program from its GPU, so that it worked without."""
+    told = next((e for e in log.of("driver") if Wording.TOO_OLD.within(e.text)), None)
+    return (
+        () if told is None else (f"it may have worked without its GPU, whose driver is too old for this torch: {told.where}",)
+    )
 
 
 def _missing(log: LogFacts) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from netdoctor.causes import CAUSES
 from netdoctor.causes.cost import MIGHT, STOPS
-from netdoctor.model import Finding, Status
+from netdoctor.model import Finding, Severity, Status
 from netdoctor.nccl.diagnosis import (
     frameworks,
     gpu,
@@ -25,9 +25,10 @@ from netdoctor.nccl.diagnosis import (
     xids,
 )
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
-from netdoctor.nccl.diagnosis.job import went
+from netdoctor.nccl.diagnosis.job import not_told, went
+from netdoctor.nccl.diagnosis.kinds import Role, kind
 from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
-from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, follows, order, origin, outcome
+from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, follows, leaving, order, origin, outcome
 from netdoctor.nccl.diagnosis.victims import without_victims
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
@@ -42,6 +43,14 @@ _MAX: Final = 6  # findings that fail
 
 def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     """The findings of a log: fails (likeliest first), and how the job went: a pass, or what the log cannot tell."""
+    first, *others = _findings(log)
+    if log.runs > 1:
+        note = f"a file holds the output of {log.runs} jobs, one after the other: this is of the last of them"
+        first = replace(first, notes=(*first.notes, note))
+    return (first, *others)
+
+
+def _findings(log: LogFacts) -> tuple[Finding, ...]:
     end = outcome(log)
     hypotheses = _story(log, end, (hypothesis for rule in RULES for hypothesis in rule(log)))
     explained = [h for h in hypotheses if not h.quiet]
@@ -59,6 +68,8 @@ def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     fails = tuple(_finding(h, top, log) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
     # What costs speed explains no failure, and no trouble.
     open_question = job.status is not Status.PASS and (end.ending is Ending.FAILED or "lines" in job.evidence)
+    if not open_question and _breaks_off(log, end, top) and all(f.severity is not Severity.CRITICAL for f in fails):
+        return (*fails, not_told(end))  # else exit 0 would call a job well that nobody has seen go on
     return (*fails, job) if open_question else fails
 
 
@@ -68,6 +79,13 @@ def _survived(h: Hypothesis, end: Outcome) -> Hypothesis:
     if h.cause == "wrong_data" or not (h.events and end.events and all(before(e, end.events[-1]) for e in h.events)):
         return h
     return replace(h, loss=min(loss, MIGHT, key=lambda one: one.severity.rank))
+
+
+def _breaks_off(log: LogFacts, end: Outcome, h: Hypothesis) -> bool:
+    """Whether a log without an end shows no work after what may have ended a rank, or kept it waiting."""
+    work = {**log.up_at, **{file: max(line, log.up_at.get(file, 0)) for file, line in log.good.items()}}
+    ending = [e for e in h.events if kind(e.kind).role is not Role.OTHER or kind(e.kind).how or kind(e.kind).trouble]
+    return end.ending is Ending.OPEN and bool(ending) and all(work.get(e.file, 0) < e.last for e in ending)
 
 
 def _stood_still(log: LogFacts, end: Outcome, h: Hypothesis) -> bool:
@@ -91,6 +109,8 @@ def _story(log: LogFacts, end: Outcome, hypotheses: Iterable[Hypothesis]) -> lis
     for h in hypotheses:
         if h.events and all(after(log, e) is not After.STOPPED for e in h.events):
             continue  # `job` says what nobody can tell
+        if h.events and all(leaving(end, e) for e in h.events):
+            continue
         if follows(first, h.events):
             if ordered:
                 continue

@@ -129,7 +129,7 @@ def outcome(log: LogFacts) -> Outcome:
         return Outcome(Ending.ENDED, _ENDED.get(why.upper(), f"it was ended from outside: {why}"), orders[:1])
     if failed:
         return Outcome(Ending.FAILED, kind(failed[0].kind).how, tuple(failed[:1]))
-    finished = [e for e in log.of("finished") if not _worked_on(log, e) and not _of_a_part(log, e)]
+    finished = [e for e in _finished(log) if not _of_a_part(log, e)]
     if finished or log.busbw is not None:
         return Outcome(Ending.FINISHED, "it ran to its end", tuple(finished[-1:]))
     how = "the log breaks off in the middle of a line" if log.unended else "it runs still, or the log was cut off"
@@ -143,6 +143,17 @@ def _of_a_part(log: LogFacts, e: Event) -> bool:
     return sum(one.count for one in log.of("finished") if "destroyed" in one.data) < log.comms_complete
 
 
+def _finished(log: LogFacts) -> list[Event]:
+    """Good ends: those after which work goes on were of a part of it."""
+    return [e for e in log.of("finished") if not _worked_on(log, e)]
+
+
+def leaving(end: Outcome, e: Event) -> bool:
+    """Whether a line is of the way out: after the program's own end, and of a kind that ranks print when others have left."""
+    ends = [f for f in end.events if "left" not in f.data and before(f, e)]
+    return end.ending is Ending.FINISHED and bool(ends) and kind(e.kind).leaving and e.kind not in {"raised", "trouble"}
+
+
 def _stopped(log: LogFacts, e: Event) -> bool:
     return after(log, e) is After.STOPPED
 
@@ -154,9 +165,7 @@ def _worked_on(log: LogFacts, e: Event) -> bool:
 def _leaving(log: LogFacts, e: Event) -> bool:
     """What ranks print of each other when they leave one after the other at the end."""
     at_the_end = kind(e.kind).leaving and e.kind != "trouble"  # which may be anything
-    return (
-        at_the_end and (log.busbw is not None or bool(log.of("finished"))) and not log.above_info("generic", "died", "elastic")
-    )
+    return at_the_end and (log.busbw is not None or bool(_finished(log))) and not log.above_info("generic", "died", "elastic")
 
 
 _SIGNALS: Final = frozenset({"SIGTERM", "15", "TERMINATED", "FORCE TERMINATED", "SIGUSR1", "SIGUSR2"})

@@ -110,6 +110,8 @@ class Accumulator:
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
+    runs: dict[int, int] = field(default_factory=dict)  # file -> jobs whose output is in it, where there are several
+    silence: dict[int, int] = field(default_factory=dict)  # file -> minutes of it after the last sign of work
     rank_zeros: set[str] = field(
         default_factory=set
     )  # processes that are rank 0 in headers of nccl-tests, since the last result
@@ -131,6 +133,23 @@ class Accumulator:
     def up(self) -> None:
         """A communicator is set up."""
         self.up_at[len(self.files) - 1] = self.at
+
+    def next_run(self, begin: int) -> None:
+        """Another job's lines begin in the file that is read: keep those, and what lines before them say of the machine."""
+        at = len(self.files) - 1
+        self.runs[at] = self.runs.get(at, 1) + 1
+        kept = {key: e for key, e in self.events.items() if e.file != at or e.last >= begin}
+        for e in kept.values():
+            if e.file == at and e.line < begin:
+                e.line, e.count = e.last, 1
+        self.events = kept
+        self.good = {key: lines for key, lines in self.good.items() if key[0] != at}
+        self.up_at.pop(at, None)
+        self.rank_zeros.clear()
+        self.busbw, self.busbw_peak, self.rings, self.alone = None, None, 0, 0
+        for process in self.processes:
+            process.comms_started = process.comms_complete = 0
+            process.vias.clear()
 
     def header(self, rank: str, pid: str, host: str) -> None:
         """A line of nccl-tests' header."""

@@ -52,13 +52,15 @@ _BENIGN: Final = re.compile("|".join(_ROWS).encode(), re.IGNORECASE)
 # Libraries of a program that speak of their own connections: what they say is not about the ranks.
 _OTHERS: Final = re.compile(
     rb"urllib3|botocore|boto3|\bwandb\b|huggingface_hub|requests\.exceptions|aiohttp|httpx|httpcore|s3fs|fsspec|mlflow|tensorboard"
-    rb"|datadog|opentelemetry|to avoid out of memory|GLOO_LOG|paramiko",
+    rb"|datadog|opentelemetry|to avoid out of memory|GLOO_LOG|paramiko"
+    # libfabric probes the libraries of every vendor's GPUs: src/hmem.c, src/hmem_ze.c
+    rb"|hmem_dl_init\(\)|Failed to initialize hmem iface",
     re.IGNORECASE,
 )
 # Lines that say that work goes on: a training loop's, a benchmark's.  "STEP 7.0 ON n1 CANCELLED" is Slurm's.
 _PROGRESS: Final = re.compile(
     rb"\b(?:iter(?:ation)?s?|steps?|epochs?|loss|it/s|s/it|tokens?/s(?:ec)?|samples?/s(?:ec)?|images?/s(?:ec)?|throughput)\b\W{0,12}\d(?!\d*\.\w+ ON )"
-    rb"|(?:Application startup complete|Uvicorn running on |fired up and ready to roll)|Completed store-based barrier|\"POST \S{1,80} HTTP/1\.\d\" 200|Compiler status PASS|\d\s?(?:it/s|s/it|tokens/s|TFLOP)|^ {2,}\d{1,14} +\d{1,14} +(?:float|half|bfloat16|u?int\d*|fp8\w*|double) ",
+    rb"|(?:Application startup complete|Uvicorn running on |fired up and ready to roll)|Completed store-based barrier|\"POST \S{1,80} HTTP/1\.\d\" 200|Compiler status PASS|\b(?:inference|iteration|step|batch|epoch|forward|backward|elapsed|training) time\b\W{0,12}\d|\d\s?(?:it/s|s/it|tokens/s|TFLOP)|^ {2,}\d{1,14} +\d{1,14} +(?:float|half|bfloat16|u?int\d*|fp8\w*|double) ",
     re.IGNORECASE,
 )
 
@@ -74,4 +76,5 @@ def of_others(line: bytes) -> bool:
 
 
 def progress(line: bytes) -> bool:
-    return _PROGRESS.search(line) is not None
+    """Whether a line shows work; wandb sums up a run's last figures also where the run died."""
+    return _PROGRESS.search(line) is not None and b"wandb: " not in line[:40]

@@ -321,6 +321,8 @@ class LogFacts(RunLog):
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on, at most `STEPS`
     work: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     up_at: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line of a communicator that is set up
+    runs: int = 1  # jobs whose output is in one file, the most; the last of them is what these facts are of
+    silence: int = 0  # minutes that a file goes on after its last sign of work, the longest
     unended: bool = False  # the last line of a file has no end
     alone: int = 0  # processes of nccl-tests that are rank 0 of a run of their own
     files: tuple[str, ...] = ()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from netdoctor.nccl.log.levels import Level, level
+from netdoctor.nccl.log.times import minutes
+
 _ILL: Final = re.compile(
     rb"\b(?:errors?|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
     rb"|corrupt\w*|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
@@ -24,6 +27,12 @@ _HINTS: Final = re.compile(
     rb"|unavailable|exceeded)\b",
     re.IGNORECASE,
 )
+# Of a program that stands still and says so calmly, as vLLM does: "This typically happens when some processes are hanging".
+_STILL: Final = re.compile(
+    rb"\b(?:hang(?:s|ing)?|stuck|stall(?:s|ed|ing)|deadlock\w*|no progress|not making progress|unresponsive|not respond\w*"
+    rb"|still (?:not|waiting)|waited (?:for )?\d)\b",
+    re.IGNORECASE,
+)
 _MOST: Final = 8  # lines
 
 
@@ -31,24 +40,35 @@ class LastWords:
     """Feed it the lines of one file that no family knows; a sign of work makes what was said before it count for nothing."""
 
     def __init__(self) -> None:
-        self._worked = False
+        self.latest = b""  # the last line of all, whatever it says
+        self._work = b""  # the last that shows work
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
 
-    def work(self) -> None:
-        self._worked = True
+    def work(self, line: bytes) -> None:
+        self._work = line
         self._lines.clear()
 
     def feed(self, line: bytes, number: int) -> None:
-        if len(self._lines) < _MOST and _ILL.search(line) and not _NONE.search(line):
+        still = _STILL.search(line) is not None
+        ill = _ILL.search(line) is not None and not _NONE.search(line)
+        if not (ill or still or _HINTS.search(line)):
+            return
+        said = level(line)
+        if len(self._lines) < _MOST and ((ill and said is Level.UNKNOWN) or (still and self._work)):
             self._lines[number] = line
-        elif not (self._worked or self._lines) and len(self._hints) < _MOST and _HINTS.search(line):
+        elif not (self._work or self._lines) and len(self._hints) < _MOST and said is Level.UNKNOWN:
             self._hints[number] = line
+
+    @property
+    def silence(self) -> int:
+        """Minutes between the last sign of work and the last line."""
+        return minutes(self._work, self.latest) if self._work else 0
 
     def close(self, silent: bool) -> dict[int, bytes]:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
-        lines = self._lines if self._worked or silent else {}
-        if silent and not self._worked:
+        lines = self._lines if self._work or silent else {}
+        if silent and not self._work:
             lines = lines or self._hints
-        self._lines, self._hints, self._worked = {}, {}, False
+        self._lines, self._hints, self._work, self.latest = {}, {}, b"", b""
         return lines

@@ -43,11 +43,11 @@ PATTERNS: Final = (
     ),
     # Open MPI's name of the process that ended first: [[job,step],rank]
     row("died", "process name: [[", r"Process name: \[\[\d+,\d+\],(?P<of>\d+)\]", "of", follow=1),
-    # the interpreter is being taken down, after the program's last line
+    # the interpreter is being taken down, after the program's last line; and the last line of evaluations
     row(
         "finished",
-        "interpreter state is not initialized",
-        r"(?P<left>Python interpreter state is not initialized\. The process may be terminated)",
+        "interpreter state is not initialized|saved to|written to|exported to",
+        r"(?P<left>Python interpreter state is not initialized\. The process may be terminated|\b(?:results?|predictions?|metrics|scores|summary)\b.{0,30} (?:saved|written|exported) to\b)",
         "left",
     ),
 )

@@ -52,6 +52,8 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         events=tuple(_event(accumulator, event) for event in sorted(events, key=lambda e: (e.file, e.line))),
         work={(clean(accumulator.files[n]), rank): tuple(lines) for (n, rank), lines in accumulator.good.items()},
         up_at={clean(accumulator.files[n]): line for n, line in accumulator.up_at.items()},
+        runs=max(accumulator.runs.values(), default=1),
+        silence=max(accumulator.silence.values(), default=0),
         unended=bool(accumulator.unended),
         alone=accumulator.alone,
         files=tuple(accumulator.files),

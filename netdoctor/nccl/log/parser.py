@@ -11,15 +11,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log import benign, forms, messages, nccl_tests, prefix
+from netdoctor.nccl.log import benign, forms, messages, nccl_tests, prefix, runs
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.merge import merge
+from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE, PART
 from netdoctor.nccl.log.own import OwnReports
-from netdoctor.nccl.log.pattern import Pattern, any_of
-from netdoctor.nccl.log.patterns import NOT_RAISED, PATTERNS, matching
+from netdoctor.nccl.log.pattern import Pattern
+from netdoctor.nccl.log.patterns import NOT_RAISED, matching
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
 
 __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
@@ -27,17 +28,6 @@ __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
 _SLICE: Final = 1 << 20
 _LONG: Final = 4096  # bytes of a message that is not worth a look-up
 _CACHE: Final = 16384  # entries of a cache before it is thrown away
-_DECIMAL: Final = b"0123456789"
-# Lines of other programs that matter hold one of these, without decimal digits: a needle of a family, or what stands for a
-# fact, a traceback or last words.
-_MARKS: Final = (
-    b"nccl|rror|ailed|illed|exception|imed out|connection |ccom warn|libibverbs|via net/|via p2p/|nvidia_peermem|using network "
-    b"|avg bus bandwidth|  rank |net/ib|net : using|gpu direct rdma|traceback (most|exit code|watchdog|too old|not compatible"
-).split(b"|")
-_NEEDLES: Final = {word.translate(None, _DECIMAL) for word in (*_MARKS, *(n for p in PATTERNS for n in p.needles))}
-_NEEDLE: Final = any_of(_NEEDLES)
-_PART: Final = any_of(max(needle.split(), key=len) for needle in _NEEDLES)  # of a needle, within one word of a line
-_LOWER: Final = bytes(range(256)).lower()
 _SAMPLE: Final = 1 << 16
 _MARK: Final = 100  # bytes in which a launcher's mark of a line stands
 _THOROUGH: Final = 1 << 18  # bytes at the end of a file of which every line is read; a quarter of it at the begin
@@ -58,7 +48,7 @@ _BARE: Final = re.compile(
 
 
 def _plain(line: bytes) -> Plain:
-    facts = b"version" in line or b"nccl==" in line or nccl_tests.may_be(line)
+    facts = b"version" in line or b"nccl==" in line or nccl_tests.may_be(line) or runs.may_be(line)
     return Plain(benign.progress(line), benign.of_others(line), _BARE.search(line) is not None, facts)
 
 
@@ -71,6 +61,7 @@ class Parser:
         self._own = OwnReports()
         self._tracebacks = Tracebacks()
         self._last_words = LastWords()
+        self._runs = runs.Runs()
         self._held = b""  # lines that may be the file's last: these are all read
         self._dull: set[bytes] = set()  # shapes of lines that hold no needle
         self._dull_words: set[bytes] = set()
@@ -91,6 +82,7 @@ class Parser:
         else:
             accumulator.files.append(name)
         self._line, self._anonymous = 0, -1
+        self._runs = runs.Runs()
         self._heads.clear()
 
     def feed(self, data: bytes) -> None:
@@ -159,6 +151,8 @@ class Parser:
         self._events.close()
         for cut in self._tracebacks.close():
             self._raised(cut, cut.text)
+        if (silence := self._last_words.silence) > 0:
+            self.accumulator.silence[len(self.accumulator.files) - 1] = silence
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             index = self._unnamed()
             self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
@@ -176,8 +170,8 @@ class Parser:
     def _telling_lines(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
         """Where NCCL's lines are few: lines with one of the words, and those that an event goes on in, with their numbers."""
         lines = chunk.split(b"\n")
-        some = chunk[:_SAMPLE].translate(None, _DECIMAL).split(b"\n")
-        shapes = chunk.translate(None, _DECIMAL).split(b"\n")
+        some = chunk[:_SAMPLE].translate(None, DECIMAL).split(b"\n")
+        shapes = chunk.translate(None, DECIMAL).split(b"\n")
         alike = len(set(some)) * 2 <= len(some)
         telling = self._telling_shapes(set(shapes)) if alike else self._of_telling_words(shapes)
         number, at = self._line + 1, 0
@@ -198,7 +192,7 @@ class Parser:
             self._dull.clear()
             self._telling.clear()
         for shape in new:
-            (self._dull if _NEEDLE.search(shape.lower()) is None else self._telling).add(shape)
+            (self._dull if NEEDLE.search(shape.lower()) is None else self._telling).add(shape)
         return self._telling
 
     def _of_telling_words(self, lines: Iterable[bytes]) -> set[bytes]:
@@ -208,7 +202,7 @@ class Parser:
             words = line.split()
             if dull.issuperset(words):
                 continue
-            new = [word for word in words if word not in dull and _PART.search(word.lower()) is None]
+            new = [word for word in words if word not in dull and PART.search(word.lower()) is None]
             if len(dull) > _CACHE:
                 dull.clear()
             dull.update(new)
@@ -234,7 +228,7 @@ class Parser:
                     every
                     or events.following
                     or self._tracebacks.reading
-                    or _NEEDLE.search(line[: prefix.MAX_LINE].translate(_LOWER, _DECIMAL))
+                    or NEEDLE.search(line[: prefix.MAX_LINE].translate(LOWER, DECIMAL))
                 ):
                     self._other(line, number)
                 continue
@@ -345,9 +339,12 @@ class Parser:
         accumulator = self.accumulator
         shape = self._shape(b"\0" + line, tagged=False)
         work, of_others, may_be_bare, facts = shape.plain
+        if (facts or self._runs.over) and (begin := self._runs.feed(line, number)) > 0:
+            self._next_run(begin)
+        self._last_words.latest = line
         if work:
             accumulator.worked(prefix.rank(line[:_MARK]), number)
-            self._last_words.work()
+            self._last_words.work(line)
         if facts and self._facts(line):
             return
         if of_others and not any(p.kind == "service" for p in shape.patterns):
@@ -364,6 +361,14 @@ class Parser:
             handler(accumulator, process, -1, line[bare.start() :])
         if shape.patterns:
             self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, None)
+
+    def _next_run(self, begin: int) -> None:
+        """Another job's output follows, of which `begin` is the first line: what came before is not asked for."""
+        self.accumulator.next_run(begin)
+        self._shapes.clear()  # they hold events
+        self._events.close()
+        self._tracebacks.close()
+        self._last_words.close(silent=True)
 
     def _facts(self, line: bytes) -> bool:
         """Versions, and what nccl-tests prints; whether the line is nothing else."""
