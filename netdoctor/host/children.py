@@ -299,8 +299,12 @@ class HelperPool:
         try:
             answer_fd, answer_end = _pipe(ends)
             print_fd, print_end = _pipe(ends)
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # see `_become`: from the fork on
             pid = os.fork()  # not posix_spawn, which waits until the child has had its turn on a CPU
+            if pid:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         except OSError as error:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1,))
             for fd in ends:
                 os.close(fd)
             self._answers[question] = Unavailable(Kind.FAILED, f"cannot start a child: {error}")
@@ -336,7 +340,8 @@ def _become(argv: list[str], environment: dict[str, str], answer_end: int, print
         os.setsid()
         for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):  # an ignored one would stay ignored
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        # `finish` may come before the helper is ready for it: it waits for whoever takes it.
+        signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGUSR1,))
         for source, target in ((print_end, 1), (print_end, 2), (answer_end, 3)):
             os.dup2(source, target)
         try:

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from netdoctor.facts import net_errors as facts
 from netdoctor.host.helpers import net_errors
+from netdoctor.host.live import LiveHost
+from netdoctor.model import Unavailable
 from tests.support.namespaces import netlab
 
 pytestmark = pytest.mark.live
@@ -40,6 +43,15 @@ def test_a_carrier_that_goes_is_counted() -> None:
     assert found["interfaces"]["eth0"]["rose"]["carrier_down"] >= 1
     assert found["interfaces"]["eth1"]["rose"]["carrier_down"] == 0
     assert set(found["interfaces"]["eth0"]["total"]) == {*filter(None, net_errors.STATS), "carrier_down"}
+
+
+def test_told_to_end_before_it_has_begun() -> None:
+    host = LiveHost()
+    facts.begin(host)
+    host.finish(facts.QUESTION)
+    found = facts.probe(host)
+    host.close()
+    assert not isinstance(found, Unavailable) and found.why_not is None
 
 
 def port(root: pathlib.Path, device: str, *, virtual: bool = False, **counters: int) -> pathlib.Path:

@@ -28,6 +28,7 @@ told: list[bool] = []
 
 def answer(parameters: dict[str, str]) -> object:
     signal.signal(signal.SIGUSR1, lambda *_: told.append(True))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1,))
     try:
         import pynvml as n
     except ImportError as error:

@@ -53,6 +53,7 @@ told: list[bool] = []
 
 def answer(parameters: dict[str, str]) -> object:
     signal.signal(signal.SIGUSR1, lambda *_: told.append(True))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1,))
     begin, end = time.monotonic(), time.monotonic() + float(parameters["seconds"])
     before = looked()
     while not told and time.monotonic() < end:
