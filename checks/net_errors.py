@@ -250,7 +250,8 @@ def _unread(cable: Cable) -> Unavailable | None:
     lost = [n for n in told.values() if isinstance(n, Unavailable) and n.kind not in (Kind.UNSUPPORTED, Kind.ABSENT)]
     if lost or any(isinstance(n, int) for name, n in told.items() if name != "local_ack_timeout_err"):
         return lost[0] if lost else None
-    return missing(*told.values()) or Unavailable(Kind.UNSUPPORTED, "it counts no errors")
+    gone = missing(*told.values())
+    return Unavailable(Kind.UNSUPPORTED, "it counts no errors") if gone is None else gone
 
 
 def _notes(cables: list[Cable]) -> Iterator[str]:

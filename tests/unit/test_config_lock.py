@@ -113,6 +113,7 @@ STRICTER: list[tuple[str, str, str, object]] = [
     ("job: {nodes: 1}", "JOB_NODES", "1", 1),
     ("", "JOB_RANKS_PER_NODE", "1", None),
     ("", "JOB_GLOO_GROUPS", "0", None),
+    ("job: {shm_bytes: 4096}", "JOB_SHM_BYTES", "0", 4096),
     ("", "JOB_COMMUNICATORS", "2", 2),
     ("", "VIA", "nccl", None),
     ("", "VIA", "torch", "torch"),

@@ -85,9 +85,10 @@ def test_limits_of_a_cgroup_are_kept_under_another_name() -> None:
         "file:/proc/self/cgroup": "0::/our-secret-project/ada\n",
         "file:/proc/self/mountinfo": "3 1 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
         "dir:/sys/fs/cgroup": ["cgroup.procs", "our-secret-project", "another-s"],
-        "dir:/sys/fs/cgroup/our-secret-project": ["ada", "memory.max"],
+        "dir:/sys/fs/cgroup/our-secret-project": ["ada", "memory.max", "memory.stat"],
         "dir:/sys/fs/cgroup/our-secret-project/ada": ["pids.current", "pids.max"],
         "file:/sys/fs/cgroup/our-secret-project/memory.max": "1048576\n",
+        "file:/sys/fs/cgroup/our-secret-project/memory.stat": "anon 4096\nfile 8192\n",
         "file:/sys/fs/cgroup/our-secret-project/ada/pids.max": "20\n",
         "file:/sys/fs/cgroup/our-secret-project/ada/pids.current": "7\n",
     }
@@ -95,7 +96,7 @@ def test_limits_of_a_cgroup_are_kept_under_another_name() -> None:
     given = pseudonymise(taken, KEY)
     assert not [word for word in ("secret", "ada", "another") if word in json.dumps(given.answers)]
     before, after = (fixtures.facts_of(one)["Cgroups"] for one in (taken, given))
-    assert [(cap.most, cap.used) for cap in (*after.pids, *after.memory)] == [(20, 7), (1048576, 0)]
+    assert [(cap.most, cap.used) for cap in (*after.pids, *after.memory)] == [(20, 7), (1048576, 4096)]
     assert (before.cpu, before.hidden) == (after.cpu, after.hidden)
 
 
