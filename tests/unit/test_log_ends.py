@@ -80,6 +80,7 @@ def test_an_earlier_bar_is_not_the_end_of_a_program() -> None:
 
 
 def test_a_mere_warning_of_a_log_that_breaks_off_is_not_well() -> None:
-    """The finding costs speed at most, but the log holds nothing after it."""
-    text = CAME_UP + "RuntimeError: NCCL error: unhandled system error\n"
-    assert {f.status for f in diagnose(parse_text(text))} <= {Status.FAIL, Status.UNKNOWN}
+    """Ranks that count each other differently need not stop a job; nothing shows that this one went on."""
+    told = "[TensorRT-LLM][WARNING] Engine world size (2) != Runtime world size (8)\n"
+    assert [f.status for f in diagnose(parse_text(told))][-1] is Status.UNKNOWN
+    assert Status.UNKNOWN not in {f.status for f in diagnose(parse_text(told + STEPS))}

@@ -118,7 +118,7 @@ def gloo(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("gloo_backend", Confidence.STRONG_PLUS, text, (e,), _GLOO)
             yield Hypothesis("socket_ifname", Confidence.OPEN, "the interface's name differs between nodes", (e,), _GLOO)
     for e in log.of("gloo_connect"):
-        yield from _gloo_connect(e, loopback=bool(log.of("gloo_loopback")))
+        yield from _gloo_connect(e, log.of("gloo_loopback"))
     for e in log.of("no_backend")[:1]:
         device = e.data.get("device")
         if device:
@@ -130,7 +130,7 @@ def gloo(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("cuda_driver_mismatch", Confidence.OPEN, text, (e,), _WITH_NCCL, fault=Fault.NO_NCCL)
 
 
-def _gloo_connect(e: Event, loopback: bool) -> Iterator[Hypothesis]:
+def _gloo_connect(e: Event, loopback: tuple[Event, ...]) -> Iterator[Hypothesis]:
     """A peer that went away is not Gloo's fault."""
     why = f"{e.data.get('why') or e.text} {e.data.get('remote', '')}"
     if Wording.PEER_GONE.within(why):
@@ -138,7 +138,10 @@ def _gloo_connect(e: Event, loopback: bool) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.EFFECT, text, (e,))
     elif loopback or Wording.LOOPBACK.within(why):
         text = "Gloo advertises the loopback address: the host name resolves to it"
-        yield Hypothesis("gloo_backend", Confidence.STRONG, text, (e,), _GLOO)
+        ranks = sorted({one.rank for one in loopback if one.rank is not None})
+        if len(ranks) > 1:
+            text += f" (ranks {', '.join(map(str, ranks[:8]))}{' …' if len(ranks) > 8 else ''})"
+        yield Hypothesis("gloo_backend", Confidence.STRONG, text, (*loopback, e), _GLOO)
     else:
         local = next((a for a in (e.data.get("remote", ""), e.data.get("local", "")) if link_local(a) or of_a_bridge(a)), "")
         yield Hypothesis("gloo_backend", Confidence.LIKELY_PLUS, "Gloo could not connect all ranks", (e,), _GLOO)

@@ -102,7 +102,12 @@ PATTERNS: Final = (
         r"connectFullMesh failed (?:with )?(?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?!Timed out waiting|op\.preamble)(?P<why2>.{1,300})",
         follow=1,
     ),
-    row("gloo_loopback", "loopback address as fallback", r"Using the loopback address as fallback"),
+    row(
+        "gloo_loopback",
+        "loopback address as fallback",
+        r"(?:\[rank(?P<rank>\d+)\].{0,200}?)?Using the loopback address as fallback",
+        "rank",
+    ),
     row("gloo_timeout", "waiting", r"Timed out waiting \d+ms for (?:send|recv) operation to complete"),
     row(
         "barrier",
