@@ -9,7 +9,8 @@ from enum import IntEnum, auto
 
 from netdoctor.model import Fix, Loss, Word
 from netdoctor.nccl.diagnosis.mends import Topic
-from netdoctor.nccl.log.facts import Event, EventKind, LogFacts
+from netdoctor.nccl.log.event_kinds import EventKind
+from netdoctor.nccl.log.facts import Event, LogFacts
 
 
 class Confidence(IntEnum):

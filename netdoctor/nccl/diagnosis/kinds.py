@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from netdoctor.nccl.log.facts import EventKind
+from netdoctor.nccl.log.event_kinds import EventKind
 
 
 class Role(Enum):

@@ -9,7 +9,8 @@ from netdoctor.causes.cost import MIGHT
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.outcome import After, Ending, after, before, outcome
-from netdoctor.nccl.log.facts import Event, EventKind, LogFacts
+from netdoctor.nccl.log.event_kinds import EventKind
+from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 _SERVER: Final = Fix(

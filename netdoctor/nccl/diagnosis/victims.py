@@ -8,7 +8,8 @@ from typing import Final
 
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
 from netdoctor.nccl.diagnosis.outcome import before, order
-from netdoctor.nccl.log.facts import Event, EventKind
+from netdoctor.nccl.log.event_kinds import EventKind
+from netdoctor.nccl.log.facts import Event
 
 # Causes that a story ends with, or that say no more than that something failed.
 _SYMPTOMS: Final = frozenset({"rank_died", "hang", "other"})

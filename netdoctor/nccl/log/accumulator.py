@@ -6,7 +6,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from netdoctor.nccl.log.facts import STEPS, EventKind, Level
+from netdoctor.nccl.log.event_kinds import EventKind
+from netdoctor.nccl.log.facts import STEPS, Level
 
 MAX_PROCESSES: Final = 65536
 MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from netdoctor.nccl.log.facts import EventKind
+from netdoctor.nccl.log.event_kinds import EventKind
 
 ERRNO: Final = r"(?P<errno>[A-Za-z][A-Za-z /\-]{3,60})"
 APOSTROPHE: Final = r"(?:['`]|\xe2\x80[\x98\x99])?"  # as printed, as a forum or a word processor made of it (UTF-8), or lost

@@ -13,7 +13,7 @@ from netdoctor.nccl.log import (
     stack_patterns,
     surroundings_patterns,
 )
-from netdoctor.nccl.log.facts import EventKind
+from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.pattern import Pattern, any_of
 
 PATTERNS: Final = (
