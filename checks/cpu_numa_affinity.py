@@ -110,8 +110,9 @@ def numa_affinity(
         here = Here(cpu, cpu.nodes, vantage, run, affinity.binders(environ), ignores, masks)
         # Inside one rank of a launcher the mask is that rank's, and so is one GPU; one task alone may start ranks.
         mine = places[rank : rank + 1] if rank is not None and rank < len(places) else places
+        among = hcas.Candidates(rdma.devices or (), pci)
         for gpu in mine:
-            yield _of_gpu(gpu, here, affinity.hca_node(gpu, rdma, pci))
+            yield _of_gpu(gpu, here, affinity.hca_node(gpu, among))
         if launcher and rank == 0 and 1 not in (launcher.local_world, launcher.world):  # it looks for all of them
             placed = [(one, affinity.place_of(one, places, gpus, pci)) for one in beside]
             yield from _others(placed, ranks.seen, launcher.local_world, here)

@@ -24,8 +24,7 @@ EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 class Word(str, Enum):
     """An Enum whose members are their text wherever they are shown: enum.StrEnum, which is there from Python 3.11 on."""
 
-    def __str__(self) -> str:
-        return str(self.value)
+    __str__, __hash__ = str.__str__, str.__hash__  # Enum's hash is written in Python, and these are keys of tables
 
 
 class Status(Word):
@@ -107,7 +106,8 @@ class Unavailable:
     detail: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", Kind(self.kind))  # a name that is no kind is an error where it is made
+        if type(self.kind) is not Kind:
+            object.__setattr__(self, "kind", Kind(self.kind))  # a name that is no kind is an error where it is made
 
     def __str__(self) -> str:
         """The reason in words, the only place that makes them: without the kind where the detail says it itself."""

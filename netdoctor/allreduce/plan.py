@@ -160,9 +160,11 @@ def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
         return []  # the job's choice: then one run over whatever carries its data
     choice = selector.parse_hcas(environ.get("NCCL_IB_HCA") or "")
     places = hcas.places(gpus, pci)
+    among = hcas.Candidates(rdma.devices, pci)
+    meant = [(p.ordinal, among.nearest(p)[1]) for p in places or () if p.ordinal is not None]
     out = []
     for device in (one.device for one in hcas.subjects(rdma.devices, places, pci, choice)):
-        near = [p.ordinal for p in places or () if p.ordinal is not None and device in hcas.nearest(p, rdma.devices, pci)[1]]
+        near = [ordinal for ordinal, own in meant if device in own]
         others = [n for n in range(2) if n not in near]
         pair = (*near, *others)[:2]
         numbers = [p.number for p in hcas.active_ports(device) if choice is None or choice.takes(device.name, p.number)]

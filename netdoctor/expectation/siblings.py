@@ -49,8 +49,9 @@ def _alike(group: Sequence[Part], quantity: Quantity) -> Iterator[Expectation]:
     known = [value for _, value in values if not isinstance(value, Unavailable)]
     should = usual(quantity, known) if len(known) > 1 else None
     if should is not None:
+        same = sum(v == should for v in known)
         for part, value in values:
-            others = sum(v == should for v in known) - (value == should)
+            others = same - (value == should)
             yield Expectation(part.name, quantity, should, Source.SIBLINGS, f"{count(others, 'other')} of its kind")
 
 

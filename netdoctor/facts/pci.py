@@ -112,7 +112,11 @@ class Pci(Fact):
 
     @property
     def gpus(self) -> tuple[PciDevice, ...] | Unavailable:
-        return self.devices and tuple(d for d in self.devices if d.is_gpu)
+        return self.devices and self._gpus
+
+    @cached_property
+    def _gpus(self) -> tuple[PciDevice, ...]:
+        return tuple(d for d in self.devices or () if d.is_gpu)
 
     @property
     def rdma(self) -> tuple[PciDevice, ...] | Unavailable:

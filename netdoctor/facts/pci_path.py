@@ -104,7 +104,7 @@ def probe(host: Host, pci: Pci, vantage: Vantage) -> PciPath:
     """Asked for only where it may be read, and where a GPU shares a switch with something."""
     ends = [d for d in pci.devices or () if d.is_gpu or d.rdma]
     groups = {d.address: _group(host, d.address) for d in ends}
-    pairs = [(one, other) for one in ends for other in ends if one.is_gpu and one is not other]
+    pairs = [(one, other) for one in ends if one.is_gpu for other in ends if one is not other]
     if pci.devices and not any(apart(one, other) for one, other in pairs):
         return PciPath({}, groups, _guest(host))
     return PciPath(_config(host, vantage), groups, _guest(host))

@@ -95,7 +95,7 @@ def unread(name: str, why: Unavailable) -> Any:
 
 def of(have: Facts, name: str) -> Any:
     """The fact of that name; where nobody made it, the one of which nothing was read."""
-    return there(name, have.get(name, Unavailable(Kind.NOT_READ, f"no {name}")))
+    return there(name, have[name] if name in have else Unavailable(Kind.NOT_READ, f"no {name}"))
 
 
 def there(name: str, found: Any) -> Any:

@@ -98,8 +98,8 @@ def matching(host: Host, path: str, pattern: str) -> re.Match[str] | Unavailable
     text = read(host, path)
     if isinstance(text, Unavailable):
         return text
-    lost = Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:40]!r}")
-    return re.match(pattern, text.strip(), re.ASCII) or lost
+    found = re.match(pattern, text.strip(), re.ASCII)
+    return found or Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"{path}: {text[:40]!r}")
 
 
 def value(got: object, kind: type[T], what: str) -> T | Unavailable:
@@ -159,6 +159,9 @@ class RecordingHost:
         self._host.prefetch(q for q in questions if q not in self.answers)
 
 
+_NOT_RECORDED: Final = Unavailable(Kind.NOT_RECORDED)
+
+
 class ReplayHost:
     """Answers from a dictionary; what is not in it is Unavailable(Kind.NOT_RECORDED)."""
 
@@ -166,7 +169,7 @@ class ReplayHost:
         self.answers = answers
 
     def ask(self, question: str) -> Answer:
-        return self.answers.get(question, Unavailable(Kind.NOT_RECORDED))
+        return self.answers.get(question, _NOT_RECORDED)
 
     def prefetch(self, questions: Iterable[str]) -> None:
         pass

@@ -12,7 +12,6 @@ from netdoctor.facts.nccl_version import parse
 from netdoctor.facts.net import Link
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.ranks import SeenRank, masked
-from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import RankResult, Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas
@@ -56,11 +55,11 @@ def node_of(gpu: hcas.GpuPlace) -> int | Unavailable:
     return gpu.device if isinstance(gpu.device, Unavailable) else gpu.device.numa_node
 
 
-def hca_node(gpu: hcas.GpuPlace, rdma: Rdma, pci: Pci) -> int | None:
+def hca_node(gpu: hcas.GpuPlace, among: hcas.Candidates) -> int | None:
     """The NUMA node of the GPU's nearest HCA, where both are known."""
-    if not rdma.devices:
+    if not among.devices:
         return None
-    kind, near = hcas.nearest(gpu, rdma.devices, pci)
+    kind, near = among.nearest(gpu)
     node = near[0].numa_node
     return node if kind and isinstance(node, int) and node >= 0 else None
 

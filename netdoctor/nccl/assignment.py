@@ -44,7 +44,8 @@ def assigned(
     `by_place`: a file, or a plugin that makes one device of several, says which is whose, and the nearest is all that is known.
     """
     if by_place:
-        ways = instead = [_nearest(gpu, devices, pci) for gpu in places]
+        among = hcas.Candidates(devices, pci)
+        ways = instead = [_nearest(gpu, among) for gpu in places]
     else:
         both = [hcas.used_both(gpu, devices, pci, nccl.version, direct(gpu)) for gpu in places]
         ways, instead = [first for first, _ in both], [real for _, real in both]
@@ -76,7 +77,7 @@ def _by_nvlink(gpu: hcas.GpuPlace, way: hcas.Reached, devices: tuple[RdmaDevice,
     through_cpu = way.certain and rank(way.kind) > rank("PXN")
     if not (through_cpu and gpu.gpu and any(gpu.gpu.nvlinks or ())):
         return way
-    return _nearest(gpu, devices, pci)._replace(figures=way.figures)
+    return _nearest(gpu, hcas.Candidates(devices, pci))._replace(figures=way.figures)
 
 
 def _relayed(gpu: hcas.GpuPlace, way: hcas.Reached, every: Sequence[hcas.Reached]) -> bool:
@@ -90,6 +91,6 @@ def _relayed(gpu: hcas.GpuPlace, way: hcas.Reached, every: Sequence[hcas.Reached
     return mine is None or max(near) > mine[0]
 
 
-def _nearest(gpu: hcas.GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> hcas.Reached:
-    kind, near = hcas.nearest(gpu, devices, pci)
+def _nearest(gpu: hcas.GpuPlace, among: hcas.Candidates) -> hcas.Reached:
+    kind, near = among.nearest(gpu)
     return hcas.Reached(kind, near, bool(kind) and all(map(hcas.rates_read, near)))

@@ -120,9 +120,9 @@ def to_hcas(places: Iterable[hcas.GpuPlace], paths: Paths) -> Iterator[Pair | Un
     if (network or "").lower() == "socket" or (off and param(off, 0)):
         return  # NCCL asks no RDMA device: src/plugin/net.cc, ncclIbInit
     choice = parse_hcas(named or "")
-    candidates = hcas.selected(devices, choice) if choice else devices
-    for gpu in places if candidates else ():
-        kind, near = hcas.nearest(gpu, candidates, paths.pci)
+    candidates = hcas.Candidates(hcas.selected(devices, choice) if choice else devices, paths.pci)
+    for gpu in places if candidates.devices else ():
+        kind, near = candidates.nearest(gpu)
         if isinstance(gpu.device, Unavailable) or not kind:
             yield gpu.device if isinstance(gpu.device, Unavailable) else Unavailable(Kind.NOT_READ, f"the HCA of {gpu.label}")
             continue

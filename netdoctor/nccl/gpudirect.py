@@ -160,7 +160,7 @@ def dmabuf(
 
 def switches(device: PciDevice) -> tuple[str, ...]:
     """The PCIe switches above a device as NCCL counts them: every second component of its path, nearest first."""
-    return tuple(reversed(device.path))[1::2]
+    return device.path[-2::-2]
 
 
 def distance(gpu: PciDevice, nic: PciDevice, c2c: bool = False) -> str:
@@ -168,7 +168,7 @@ def distance(gpu: PciDevice, nic: PciDevice, c2c: bool = False) -> str:
     mine, theirs = switches(gpu), switches(nic)
     if mine and theirs and mine[0] == theirs[0]:
         return "PIX"
-    if set(mine) & set(theirs):
+    if not set(mine).isdisjoint(theirs):
         return "PXB"
     nodes = (gpu.numa_node, nic.numa_node)
     if any(isinstance(node, Unavailable) for node in nodes):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -43,7 +44,7 @@ class GpuPlace:
                 return one.name
         return ""
 
-    @property
+    @cached_property
     def c2c(self) -> bool:
         return any(word in self.name for word in C2C_NAMES)
 
@@ -60,11 +61,13 @@ def places(gpus: Gpus, pci: Pci) -> tuple[GpuPlace, ...] | Unavailable:
         return tuple(GpuPlace(f"GPU {d.address}", None, d, None, known.get(d.address)) for d in pci.gpus)
     out = []
     for seen, gpu in jobs:
-        where: PciDevice | Unavailable = Unavailable(Kind.NOT_READ, "NVML does not say where it sits")
+        where: PciDevice | Unavailable
         if isinstance(pci.devices, Unavailable):
             where = pci.devices
         elif gpu is not None and isinstance(gpu.pci, str):
             where = pci.at(gpu.pci)
+        else:
+            where = Unavailable(Kind.NOT_READ, "NVML does not say where it sits")
         out.append(GpuPlace(f"GPU{seen.ordinal}", seen.ordinal, where, seen, gpu))
     return tuple(out)
 
@@ -189,35 +192,55 @@ def _live(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
     """Those with an ACTIVE port and those that may have one; all where none has."""
     if not any(map(active_ports, devices)):
         return devices
-    return tuple(d for d in devices if active_ports(d) or not ports_read(d))
+    return tuple(filter(_may_be_live, devices))
 
 
-def nearest(gpu: GpuPlace, devices: Iterable[RdmaDevice], pci: Pci) -> tuple[str, tuple[RdmaDevice, ...]]:
-    """(distance, the devices at it: those meant for this GPU); ("", all of them) where it cannot be told.
+def _may_be_live(device: RdmaDevice) -> bool:
+    return bool(active_ports(device)) or not ports_read(device)
 
-    NCCL may take a farther one that is faster: `used`.  Among equals a device with an ACTIVE port wins over one without (the
-    second port of a card), and one of at least half the highest rate over slower ones (a management port beside the fabric).
-    """
-    every = seen_once(devices)
-    if isinstance(pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
-        return "", every
-    ranked: dict[str, list[RdmaDevice]] = {}
-    lost = unplaced(every, pci)
-    blind = False  # a device that goes through the CPU may be nearer than it seems: a NUMA node could not be read
-    for device in every:
-        where = pci.at(device.pci) if isinstance(device.pci, str) else None
-        if where and where.placed:
+
+class Candidates:
+    """RDMA devices, with what is the same for every GPU that looks for its own among them."""
+
+    def __init__(self, devices: Iterable[RdmaDevice], pci: Pci) -> None:
+        self.pci, self.devices = pci, tuple(devices)
+        self.every = seen_once(self.devices)
+        at = [(one, pci.at(one.pci)) for one in self.every if isinstance(one.pci, str)]
+        self.placed = [(one, where) for one, where in at if where and where.placed]
+        self.lost = unplaced(self.every, pci)
+
+    @cached_property
+    def live(self) -> Candidates:
+        """Those with an ACTIVE port and those that may have one."""
+        return Candidates(filter(_may_be_live, self.devices), self.pci)
+
+    @cached_property
+    def fastest(self) -> float:
+        return max(map(rate, self.devices), default=0.0)
+
+    def nearest(self, gpu: GpuPlace) -> tuple[str, tuple[RdmaDevice, ...]]:
+        """(distance, the devices at it: those meant for this GPU); ("", all of them) where it cannot be told.
+
+        NCCL may take a farther one that is faster: `used`.  Among equals a device with an ACTIVE port wins over one without
+        (the second port of a card), and one of at least half the highest rate over slower ones (a management port beside the
+        fabric).
+        """
+        if isinstance(self.pci.devices, Unavailable) or isinstance(gpu.device, Unavailable) or not gpu.device.placed:
+            return "", self.every
+        ranked: dict[str, list[RdmaDevice]] = {}
+        blind = False  # a device that goes through the CPU may be nearer than it seems: a NUMA node could not be read
+        for device, where in self.placed:
             kind = distance(gpu.device, where, gpu.c2c)
             blind |= _through_cpu(kind) and any(isinstance(d.numa_node, Unavailable) for d in (gpu.device, where))
             ranked.setdefault(kind, []).append(device)
-    if not ranked:
-        return "", every
-    kind = min(ranked, key=rank)
-    if blind and _through_cpu(kind):
-        return "", every
-    if lost and kind != "PIX":
-        return "", (*lost, *prefer(ranked[kind]))  # one whose place is not known may be nearer
-    return kind, prefer(ranked[kind])
+        if not ranked:
+            return "", self.every
+        kind = min(ranked, key=rank)
+        if blind and _through_cpu(kind):
+            return "", self.every
+        if self.lost and kind != "PIX":
+            return "", (*self.lost, *prefer(ranked[kind]))  # one whose place is not known may be nearer
+        return kind, prefer(ranked[kind])
 
 
 def seen_once(devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
@@ -227,7 +250,7 @@ def seen_once(devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
     is up on one alone (Documentation/networking/multi-pf-netdev.rst).
     """
     every = tuple(devices)
-    return tuple(d for d in every if active_ports(d) or not ports_read(d) or not any(map(active_ports, twins(d, every))))
+    return tuple(d for d in every if _may_be_live(d) or not any(map(active_ports, twins(d, every))))
 
 
 def twins(device: RdmaDevice, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
@@ -236,18 +259,17 @@ def twins(device: RdmaDevice, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice
     So NCCL tells ports apart, and counts the bandwidth of such a port once: asic and port in src/graph/search.cc, which are
     sys_image_guid, and portNum + realPort of src/transport/net_ib/init.cc (functions of one bus are ports of one card).
     """
+    slot = _slot(device)
+    if not device.image or device.virtual_function is not False or slot is None:
+        return ()
     every = tuple(devices)
-    if not device.image or device.virtual_function is not False or _slot(device) is None:
+    functions = [
+        one for one in every if one.image == device.image and one.virtual_function is False and _slot(one) not in (None, slot)
+    ]
+    if not functions:  # nearly always: counting places is the dear part
         return ()
     own = _place_there(device, every)
-    return tuple(
-        one
-        for one in every
-        if one.image == device.image
-        and one.virtual_function is False
-        and _slot(one) not in (None, _slot(device))
-        and _place_there(one, every) == own
-    )
+    return tuple(one for one in functions if _place_there(one, every) == own)
 
 
 def _slot(device: RdmaDevice) -> str | None:
@@ -313,7 +335,8 @@ def _nearest_to_any(devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] 
         return tuple(Subject(d, f"the job's GPUs could not be read ({gpus})", False) for d in devices)
     if not gpus:
         return tuple(Subject(d, "no GPU to measure the distance from", True) for d in prefer(list(devices)))
-    claims = [claim for gpu in gpus for claim in _claims(gpu, devices, pci)]
+    among = Candidates(devices, pci)
+    claims = [claim for gpu in gpus for claim in _claims(gpu, among)]
     if not isinstance(pci.devices, Unavailable):
         known = {claim.device for claim in claims}
         lost = (d for d in unplaced(devices, pci) if d.name not in known)
@@ -330,19 +353,18 @@ class _Claim(NamedTuple):
     label: str = ""
 
 
-def _claims(gpu: GpuPlace, devices: tuple[RdmaDevice, ...], pci: Pci) -> Iterator[_Claim]:
-    kind, near = nearest(gpu, devices, pci)
-    live = tuple(d for d in devices if active_ports(d) or not ports_read(d))
-    if kind and _through_cpu(kind) and live and not set(near) & set(live):
+def _claims(gpu: GpuPlace, among: Candidates) -> Iterator[_Claim]:
+    kind, near = among.nearest(gpu)
+    if kind and _through_cpu(kind) and not any(map(_may_be_live, near)) and among.live.devices:
         # NCCL passes over ports that are not ACTIVE; behind no common switch they may be another network's.
         yield from (_Claim(device.name, f"{gpu.label} ({kind})", False, gpu.label) for device in near)
-        kind, near = nearest(gpu, live, pci)
+        kind, near = among.live.nearest(gpu)
     for device in near:
         sure = bool(kind) and (len(near) == 1 or rates_read(device))
         yield _Claim(device.name, f"{gpu.label} ({kind})" if kind else gpu.label, sure, gpu.label)
     most = max(map(rate, near), default=0.0)
-    if kind and set(near) & set(live) and any(rate(d) > most for d in devices):
-        faster = used(gpu, devices, pci, _ANY_VERSION)
+    if kind and among.fastest > most and any(map(_may_be_live, near)):
+        faster = used(gpu, among.devices, among.pci, _ANY_VERSION)
         words = f"{gpu.label} ({faster.kind}, faster)"
         yield from (_Claim(d.name, words, True, gpu.label) for d in faster.devices if faster.certain and rate(d) > most)
 

@@ -12,7 +12,7 @@ from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.model import Finding, Status, Unavailable, missing
 from netdoctor.nccl.gpudirect import within
-from netdoctor.nccl.hcas import active_ports, nearest, no_accelerator, places, rate, selected
+from netdoctor.nccl.hcas import Candidates, active_ports, no_accelerator, places, rate, selected
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.variables.judge import written_wrong
 
@@ -54,7 +54,8 @@ def beside_the_gpus(setting: Setting, rdma: Rdma, gpus: Gpus, pci: Pci) -> Findi
     if isinstance(mine, Unavailable) or isinstance(pci.devices, Unavailable):
         why = f"it leaves out {left[0].name}, and whether that is beside a GPU could not be read: {missing(pci.devices, mine)}"
         return Finding(Status.UNKNOWN, f"{setting.name}={setting.value}: {why}", setting.name, cause="env_misuse")
-    near = {gpu.label: nearest(gpu, devices, pci) for gpu in mine}
+    among = Candidates(devices, pci)
+    near = {gpu.label: among.nearest(gpu) for gpu in mine}
     own = {label: found for label, (kind, found) in near.items() if kind and within(kind, "PXB")}
     lost = {label: found for label, found in own.items() if not any(one in kept for one in found)}
     fastest = max(map(rate, kept))

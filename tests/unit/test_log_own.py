@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 
@@ -23,14 +24,15 @@ OTHERS = [
 HOSTS = sorted(path.parent.name for path in (ROOT / "fixtures/hosts").glob("fake-*/snapshot.json"))
 
 
-def report(host: str, form: str) -> list[str]:
+@functools.cache
+def report(host: str, form: str) -> tuple[str, ...]:
     from typer.testing import CliRunner
 
     from netdoctor.cli import main
 
     done = CliRunner().invoke(main.app, ["diagnose", "-f", form, str(ROOT / "fixtures/hosts" / host / "snapshot.json")])
     assert done.exit_code in (0, 3, 4), done.output
-    return done.stdout.splitlines()
+    return tuple(done.stdout.splitlines())
 
 
 def left(lines: list[str]) -> list[str]:

@@ -133,7 +133,7 @@ def bus(*devices: PciDevice) -> Pci:
     ],
 )
 def test_nearest(gpu: hcas.GpuPlace, devices: dict[str, Any], pci: Pci, found: tuple[str, list[str]]) -> None:
-    kind, near = hcas.nearest(gpu, [dev(name, address) for name, address in devices.items()], pci)
+    kind, near = hcas.Candidates([dev(name, address) for name, address in devices.items()], pci).nearest(gpu)
     assert (kind, names(near)) == found
 
 

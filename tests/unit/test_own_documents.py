@@ -14,7 +14,7 @@ from netdoctor.config import documents
 from tests.support.clusters import fleets
 from tests.support.sources import ROOT
 
-SNAPSHOT = ROOT / "fixtures/hosts/dgx-h100/snapshot.json"
+SNAPSHOT = ROOT / "fixtures/hosts/cpu-node/snapshot.json"
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from functools import partial
+from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,14 @@ def dgx(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path
     dgx_h100(tmp_path / "sys", acs={"0000:17:00.0": 0x1D}, extra=())
     monkeypatch.setattr(pci_config, "DEVICES", f"{tmp_path}/sys/bus/pci/devices")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The same machine, for tests that change answers and no file."""
+    there = tmp_path_factory.mktemp("dgx")
+    dgx_h100(there / "sys", acs={"0000:17:00.0": 0x1D}, extra=())
+    return there
 
 
 def test_what_root_reads(dgx: pathlib.Path) -> None:
@@ -78,15 +87,17 @@ def test_configuration_space(data: bytes, expected: Any) -> None:
 
 
 def probed(dgx: pathlib.Path, vantage: Any = ADMIN, **answers: Answer) -> pci_path.PciPath:
+    there, seen = recorded(dgx)
+    return pci_path.probe(ReplayHost({**seen, **answers}), there, vantage)
+
+
+@cache
+def recorded(dgx: pathlib.Path) -> tuple[pci.Pci, Mapping[str, Answer]]:
     live = RecordingHost(LiveHost(str(dgx)))
-    pci_path.probe(live, there := _pci(live), f.vantage())
-    return pci_path.probe(ReplayHost({**live.answers, **answers}), there, vantage)
-
-
-def _pci(host: RecordingHost) -> pci.Pci:
-    found = pci.probe(host)
-    assert isinstance(found, pci.Pci)
-    return found
+    there = pci.probe(live)
+    assert isinstance(there, pci.Pci)
+    pci_path.probe(live, there, f.vantage())
+    return there, live.answers
 
 
 def test_the_fact(dgx: pathlib.Path) -> None:
@@ -112,8 +123,8 @@ def test_the_fact(dgx: pathlib.Path) -> None:
         (ADMIN, Kind.NOT_RECORDED),
     ],
 )
-def test_who_may_not_ask(dgx: pathlib.Path, vantage: Any, kind: Kind) -> None:
-    found = probed(dgx, vantage).config
+def test_who_may_not_ask(untouched: pathlib.Path, vantage: Any, kind: Kind) -> None:
+    found = probed(untouched, vantage).config
     assert isinstance(found, Unavailable)
     assert found.kind is kind
 
@@ -122,8 +133,8 @@ def test_who_may_not_ask(dgx: pathlib.Path, vantage: Any, kind: Kind) -> None:
     "told",
     [{}, None, 7, {**SWITCH, "acs": [1]}, {**SWITCH, "acs": [1, "x"]}, {**SWITCH, "ats": -1}, {"control": 1, "ats": None}],
 )
-def test_rubbish_is_no_answer(dgx: pathlib.Path, told: Any) -> None:
-    found = probed(dgx, **{"ask:pci_config": {"0000:17:00.0": told}}).at("0000:17:00.0")
+def test_rubbish_is_no_answer(untouched: pathlib.Path, told: Any) -> None:
+    found = probed(untouched, **{"ask:pci_config": {"0000:17:00.0": told}}).at("0000:17:00.0")
     assert isinstance(found, Unavailable)
     assert found.kind in (Kind.MALFORMED, Kind.NOT_READ)
 
@@ -137,6 +148,6 @@ def test_rubbish_is_no_answer(dgx: pathlib.Path, told: Any) -> None:
         ("cpu:type:x86,ven0000fam0006mod008F:feature:", Unavailable(Kind.UNSUPPORTED, "")),
     ],
 )
-def test_a_guest_by_its_processor(dgx: pathlib.Path, text: str, guest: bool | Unavailable) -> None:
-    found = probed(dgx, **{"file:/sys/devices/system/cpu/modalias": f"{text}\n"}).guest
+def test_a_guest_by_its_processor(untouched: pathlib.Path, text: str, guest: bool | Unavailable) -> None:
+    found = probed(untouched, **{"file:/sys/devices/system/cpu/modalias": f"{text}\n"}).guest
     assert getattr(found, "kind", found) == getattr(guest, "kind", guest)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.targets import TARGETS
-from tests.support.sources import ROOT
+from tests.support.sources import ROOT, nodes
 
 pytestmark = pytest.mark.whole
 
@@ -46,7 +46,7 @@ def readers() -> Iterator[tuple[str, str, int]]:
     """(file, function, its first line) of each function that decodes."""
     for path in sorted((ROOT / "netdoctor").rglob("*.py")):
         name = str(path.relative_to(ROOT / "netdoctor"))
-        for function in ast.walk(ast.parse(path.read_text())):
+        for function in nodes(path):
             if not isinstance(function, ast.FunctionDef):
                 continue
             called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import ast
-import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from netdoctor.expectation import site
 from netdoctor.model import Unavailable, missing
 from netdoctor.nccl import gid
 from tests.support import facts as f
+from tests.support.sources import ROOT, nodes, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 LOST = Unavailable("timed out", "5 s")
 
 
 def test_nothing_comes_after_what_is_missing() -> None:
-    files = [path for folder in ("netdoctor", "checks") for path in sorted((ROOT / folder).rglob("*.py"))]
-    found = [f"{path.relative_to(ROOT)}:{line}" for path in files for line in dropped(path.read_text())]
+    files = [path for path in python("netdoctor", "checks") if "missing" in path.read_text()]
+    found = [f"{path.relative_to(ROOT)}:{line}" for path in files for line in dropped(nodes(path))]
     assert not found, "missing(first, second) is the first of them that is Unavailable"
 
 
 def test_what_drops_it_is_found() -> None:
-    assert list(dropped("def f(a, b):\n    lost = missing(a)\n    return lost or b")) == [3]
-    assert list(dropped("def f(a, b):\n    return missing(a) or b")) == [2]
-    assert list(dropped("def f(a, b):\n    lost = None\n    for x in b:\n        lost = lost or missing(x)")) == [4]
-    assert list(dropped("def f(a, b):\n    if (lost := missing(a)) is not None or b:\n        return missing(lost, b)")) == []
+    def of(source: str) -> list[int]:
+        return list(dropped(ast.walk(ast.parse(source))))
+
+    assert of("def f(a, b):\n    lost = missing(a)\n    return lost or b") == [3]
+    assert of("def f(a, b):\n    return missing(a) or b") == [2]
+    assert of("def f(a, b):\n    lost = None\n    for x in b:\n        lost = lost or missing(x)") == [4]
+    assert of("def f(a, b):\n    if (lost := missing(a)) is not None or b:\n        return missing(lost, b)") == []
 
 
-def dropped(source: str) -> Iterator[int]:
+def dropped(code: Iterable[ast.AST]) -> Iterator[int]:
     """Lines in which `or` follows a call of `missing`, or a name that this function gives its answer."""
-    for function in (one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.FunctionDef)):
+    for function in (one for one in code if isinstance(one, ast.FunctionDef)):
         names = set()
         for node in ast.walk(function):
             if isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign) and node.value is not None and _asks(node.value):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import pathlib
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from netdoctor.facts.kernel import Module
 from netdoctor.facts.registry import RUNS, SOURCES, unread
 from netdoctor.facts.runs import NcclFacts, TorchFacts
 from netdoctor.model import Kind, Unavailable
+from tests.support.sources import nodes, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 ELSEWHERE = {
     "Kernel.command_line",  # the example of a check of one's own in docs/checks.md
     "Expected.peers",  # facts/peers.py, out of the configuration itself
@@ -24,8 +24,8 @@ def test_every_field_of_a_fact_is_read() -> None:
     facts = (type(unread(name, Unavailable(Kind.NOT_READ))) for name in (*SOURCES, *RUNS))
     kinds = (*facts, Module, TorchFacts, NcclFacts)
     fields = {kind.__name__: [field.name for field in dataclasses.fields(kind)] for kind in kinds}
-    files = [path for folder in ("netdoctor", "checks") for path in (ROOT / folder).rglob("*.py")]
-    assert set(_unread(fields, [path.read_text() for path in files])) == ELSEWHERE
+    code = itertools.chain.from_iterable(map(nodes, python("netdoctor", "checks")))
+    assert set(_unread(fields, code)) == ELSEWHERE
 
 
 def test_a_field_that_nobody_reads_is_found() -> None:
@@ -44,14 +44,14 @@ def look(found: Box | None, other: Other) -> None:
     found.wide, other.deep, found.high
     found.kind = "y"
 """
-    assert set(_unread({"Box": ["wide", "high", "deep", "kind"]}, [source])) == {"Box.deep", "Box.kind"}
+    assert set(_unread({"Box": ["wide", "high", "deep", "kind"]}, ast.walk(ast.parse(source)))) == {"Box.deep", "Box.kind"}
 
 
-def _unread(fields: Mapping[str, Collection[str]], sources: Iterable[str]) -> Iterator[str]:
+def _unread(fields: Mapping[str, Collection[str]], code: Iterable[ast.AST]) -> Iterator[str]:
     """Fields that no code reads of a name that is annotated with their class, or bound to it, nor their class of itself."""
     called: dict[str, set[str]] = {kind: set() for kind in fields}
     read = set()
-    for node in (node for source in sources for node in ast.walk(ast.parse(source))):
+    for node in code:
         of: ast.AST | None = None
         if isinstance(node, ast.arg | ast.AnnAssign):
             target, of = getattr(node, "target", node), node.annotation

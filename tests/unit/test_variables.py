@@ -29,6 +29,7 @@ from netdoctor.report import json as as_json
 from netdoctor.snapshot import snapshot
 from netdoctor.variables import catalogue
 from netdoctor.variables.catalogue import accepts
+from tests.support.sources import nodes
 
 ROOT = Path(__file__).parents[2]
 Variables = dict[str, str]
@@ -325,7 +326,7 @@ _NOT_RECORDED = {
 
 def _asked(path: Path) -> Iterator[str]:
     """Upper-case names given to get(), to `in` and as a subscript, and in tuples that a loop goes through."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         parts: list[ast.expr] = []
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "getenv"):
             parts = node.args[:1]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,9 +17,11 @@ from typing import Any
 from netdoctor.host.base import Answer, split_question, unavailable
 from netdoctor.host.helpers import pci_config
 from netdoctor.model import Kind, Unavailable
-from tests.support.machines.sysfs import Tree
+from tests.support.machines.sysfs import Tree, relative
 
-ABSENT = unavailable(OSError(errno.ENOENT, ""))
+ABSENT, NO_FILE, NO_FOLDER, NO_LINK = (
+    unavailable(OSError(number, "")) for number in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EINVAL)
+)
 MODULES = ("kernel", "printk", "tcp_cubic", "ipv6", "workqueue")  # every kernel has built-in ones with parameters
 SYSCTLS = {
     "net/ipv4/ip_local_port_range": "32768\t60999",
@@ -84,9 +85,9 @@ class Files:
         steps = [s for s in path.split("/") if s]
         for number, step in enumerate(steps):
             if step == "..":
-                at = posixpath.dirname(at)
+                at = at.rpartition("/")[0] or "/"
                 continue
-            here = f"{at.rstrip('/')}/{step}"
+            here = f"/{step}" if at == "/" else f"{at}/{step}"
             if here in self.links and (follow_last or number < len(steps) - 1):
                 if not left:
                     return None
@@ -132,7 +133,7 @@ class SysTree(Tree):
         self.files.errors[f"/sys/{folder}/{name}"] = unavailable(OSError(errno.EINVAL, os.strerror(errno.EINVAL)))
 
     def link(self, name: str, target: str) -> None:
-        self.files.link(f"/sys/{name}", os.path.relpath(target, os.path.dirname(name)))
+        self.files.link(f"/sys/{name}", relative(target, os.path.dirname(name)))
 
 
 @dataclass
@@ -167,11 +168,11 @@ class ComposedHost:
         if real is None:
             return {"errno": errno.ENOENT, "name": "ENOENT"} if mode else ABSENT
         if kind == "file":
-            return self.files.files.get(real, unavailable(OSError(errno.EISDIR, "")))
+            return self.files.files.get(real, NO_FILE)
         if kind == "dir":
-            return sorted(self.files.folders[real]) if real in self.files.folders else unavailable(OSError(errno.ENOTDIR, ""))
+            return sorted(self.files.folders[real]) if real in self.files.folders else NO_FOLDER
         if kind == "link":
-            return self.files.links.get(real, unavailable(OSError(errno.EINVAL, "")))
+            return self.files.links.get(real, NO_LINK)
         if kind == "stat":
             if real in self.files.folders:
                 return {"mode": 0o755, "uid": 0, "gid": 0, "type": "dir", "major": 0, "minor": 0, "dev": 1}

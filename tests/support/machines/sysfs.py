@@ -6,6 +6,7 @@ Each HCA shares a PCIe switch with its GPU: root port, upstream port, one downst
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import tempfile
@@ -180,6 +181,13 @@ def _system(tree: Tree, shape: Shape) -> None:
         tree.folder(name)
 
 
+@functools.cache
+def relative(target: str, folder: str) -> str:
+    """Of names below /sys: the target of a link that lies in `folder`."""
+    return os.path.relpath(target, folder)
+
+
+@functools.cache
 def config(vendor: int, device: int, klass: int, acs: int) -> bytes:
     """Configuration space as root reads it: a PCI Express capability, and Access Control Services of bridges (pci_regs.h)."""
     out = bytearray(4096)
@@ -222,7 +230,7 @@ class Tree:
     def link(self, name: str, target: str) -> None:
         """A relative link, as sysfs has them."""
         self.folder(os.path.dirname(name))
-        os.symlink(os.path.relpath(target, os.path.dirname(name)), self.root / name)
+        os.symlink(relative(target, os.path.dirname(name)), self.root / name)
 
     def switch(self, bus: int, numa: int) -> str:
         """Root port and upstream port of a PCIe switch; returns where its downstream ports go."""
