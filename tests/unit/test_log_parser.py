@@ -107,7 +107,7 @@ def test_a_warning_with_another_record_behind_it_is_kept(dense: bool) -> None:
     assert facts.net == "Socket"
 
 
-@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("alike", [True, pytest.param(False, marks=pytest.mark.whole)])
 @pytest.mark.parametrize(("xid", "store"), list(itertools.pairwise(["first", "middle", "last", "first"])))
 def test_a_line_of_a_long_log_is_read_wherever_it_stands(xid: str, store: str, alike: bool) -> None:
     """Four MiB that say nothing, in blocks as the command reads them, once with lines that differ by more than digits.  The two

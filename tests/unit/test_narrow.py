@@ -96,6 +96,7 @@ def test_sixty_columns_of_a_terminal(said: str) -> None:
     assert len(lines) > 10 and not [line for line in lines if len(line) > 60 and not line.startswith(copied)], told.decode()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", ["json", "html"])
 @pytest.mark.parametrize("encoding", ["iso-8859-1", "cp1252", "ascii"])
 def test_what_is_for_a_machine_is_utf_8_in_every_locale(form: str, encoding: str) -> None:
