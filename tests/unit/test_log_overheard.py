@@ -71,7 +71,7 @@ def test_what_the_job_worked_on_after_is_not_what_ended_it() -> None:
     assert "KeyError" in fails(text)[0].message
 
 
-# vllm/entrypoints/openai/api_server.py raises it in its handler of SIGTERM
+# vLLM's API server raises it in its handler of SIGTERM
 ASKED = TRACE + '    raise KeyboardInterrupt("terminated")\nKeyboardInterrupt: terminated\n'
 
 
