@@ -43,7 +43,9 @@ _NEWER = Fix(
 def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     """What ended a program: the first exception, unless it only says that another rank is gone."""
     raised = sorted(log.of("exception"), key=order)
-    first = next((e for e in raised if not echoing(e)), None)
+    own = [e for e in raised if not echoing(e)]
+    # The job worked on after an earlier one: it was caught, or of a run before the last.
+    first = next((e for e in own if after(log, e) is After.STOPPED), next(iter(own), None))
     if first is None:
         if not raised and (alone := _without_traceback(log)) is not None:
             text = f"the program ended by an exception of its own, whose traceback is not in this log: {alone[1]}"

@@ -220,6 +220,17 @@ def _port(e: Event) -> bool:
     return Wording.PORT_DOWN.within(e.data.get("event", ""))
 
 
+def _back(log: LogFacts, e: Event) -> Event | None:
+    """The port's own word that it is up again, after which a rank took two steps more: all ranks had ended the first."""
+    for up in log.of("async_event"):
+        same = up.file == e.file and up.data.get("dev") == e.data.get("dev") and (up.host, up.pid) == (e.host, e.pid)
+        if same and up.last > e.last and Wording.PORT_UP.within(up.data.get("event", "")):
+            steps = (sum(line > up.last for line in lines) for (file, _), lines in log.work.items() if file == e.file)
+            if max(steps, default=0) > 1:
+                return up
+    return None
+
+
 def async_event(log: LogFacts) -> Iterator[Hypothesis]:
     """Events of the device: src/transport/net_ib/common.cc, ibv_event_type_str of libibverbs."""
     failing = bool(log.above_info("completion", "modify_qp", "generic", "peer_closed"))
@@ -227,8 +238,12 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
         said = (e.data.get("event") or e.text).lower()
         dev = e.data.get("dev", "a device")
         if _port(e):
+            up = None if failing else _back(log, e)
             text = f"the port of {dev} went down while the job ran"
-            yield Hypothesis("link_degraded", Confidence.STRONG_MINUS, text, (e,), Topic.LINK, loss=STOPS)
+            if up is not None:
+                text = f"the port of {dev} went down and came back ({up.where}); the job worked on"
+            cost = STOPS if up is None else SOMETIMES
+            yield Hypothesis("link_degraded", Confidence.STRONG_MINUS, text, (e,), Topic.LINK, loss=cost)
             if failing:
                 yield Hypothesis("ib_timeout", Confidence.OPEN_MINUS, "requests over that port time out", (e,), Topic.LINK)
         elif (Wording.CATASTROPHIC.within(said) and not Wording.WORK_QUEUE.within(said)) or Wording.DEVICE_FATAL.within(said):

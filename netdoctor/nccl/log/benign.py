@@ -54,7 +54,11 @@ _OTHERS: Final = re.compile(
     rb"urllib3|botocore|boto3|\bwandb\b|huggingface_hub|requests\.exceptions|aiohttp|httpx|httpcore|s3fs|fsspec|mlflow|tensorboard"
     rb"|datadog|opentelemetry|to avoid out of memory|GLOO_LOG|paramiko"
     # libfabric probes the libraries of every vendor's GPUs: src/hmem.c, src/hmem_ze.c
-    rb"|hmem_dl_init\(\)|Failed to initialize hmem iface",
+    rb"|hmem_dl_init\(\)|Failed to initialize hmem iface"
+    # git, asked by trackers of experiments which version of the program runs (GitPython's words, and git's: setup.c)
+    rb"|git root error|detected dubious ownership|add an exception for this directory"
+    # Ray says so above 95 % at the level of an error, of what it would meet if it had to spill: file_system_monitor.cc
+    rb"|file_system_monitor\.cc.{1,300} will fail if ",
     re.IGNORECASE,
 )
 # Lines that say that work goes on: a training loop's, a benchmark's.  "STEP 7.0 ON n1 CANCELLED" is Slurm's.
@@ -76,5 +80,6 @@ def of_others(line: bytes) -> bool:
 
 
 def progress(line: bytes) -> bool:
-    """Whether a line shows work; wandb sums up a run's last figures also where the run died."""
-    return _PROGRESS.search(line) is not None and b"wandb: " not in line[:40]
+    """Whether a line shows work; wandb sums up a run's last figures also where the run died, and nccl-tests' first line tells
+    what it is about to do ("step: 2(factor) warmup iters: 5")."""
+    return _PROGRESS.search(line) is not None and b"wandb: " not in line[:40] and b"# nThread " not in line

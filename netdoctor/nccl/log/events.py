@@ -83,11 +83,14 @@ class EventCollector:
         if shape.patience and len(kept) == len(events):
             shape.hot[writer.slot] = (hot[0] + 1 if hot else 1), kept
 
-    def _event(self, pattern: Pattern, msg: bytes, writer: Writer, number: int, level: Level | None) -> CollectedEvent | None:
+    def _event(
+        self, pattern: Pattern, msg: bytes, writer: Writer, number: int, level: Level | None, *place: str
+    ) -> CollectedEvent | None:
         """Count an event, or keep it where it is new; None where there are too many."""
         events = self._accumulator.events
         match = pattern.regex.search(msg) if pattern.key else None
-        key: tuple[object, ...] = (pattern.kind, writer.slot, level is Level.INFO)
+        mild = level is None and _MILD.search(msg) is not None  # a warning and the error it leads to are two events
+        key: tuple[object, ...] = (pattern.kind, writer.slot, level is Level.INFO, mild, *place)
         if match is not None:
             key = (*key, *(match[g] for g in pattern.key))
         event = events.get(key)
@@ -113,7 +116,7 @@ class EventCollector:
             source=head.source,
             data=data,
             last=number,
-            mild=level is None and _MILD.search(msg) is not None,
+            mild=mild,
         )
         events[key] = event
         if pattern.follow:
@@ -122,7 +125,7 @@ class EventCollector:
 
     def raised(self, raised: Raised, writer: Writer, known: bool = False) -> None:
         """An exception that nobody caught where the traceback was printed; `known`: another family says what it is."""
-        event = self._event(_KNOWN if known else _RAISED, raised.text, writer, raised.number, None)
+        event = self._event(_KNOWN if known else _RAISED, raised.text, writer, raised.number, None, raised.file, raised.line)
         if event is not None and "file" not in event.data:
             event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
 

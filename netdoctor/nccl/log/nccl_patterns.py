@@ -90,8 +90,8 @@ PATTERNS: Final = (
     row(
         "async_event",
         "async|gid table change|unknown event type",
-        r"async (?:error )?event ?: ?(?P<event>.{1,80})|async fatal event(?: on (?P<what>\w+)[^:]*)?: (?P<event2>.{1,80})|(?P<event3>GID table change)d?|(?P<event4>unknown event type \(\d+\))",
-        "event",
+        r"(?:(?P<dev>[\w.\-]+:\d+) [Gg]ot (?:[\w\-]+ )?)?async (?:error )?event ?: ?(?P<event>.{1,80})|async fatal event(?: on (?P<what>\w+)[^:]*)?: (?P<event2>.{1,80})|(?P<event3>GID table change)d?|(?P<event4>unknown event type \(\d+\))",
+        "event dev",
     ),
     row("modify_qp", "ibv_modify_qp", rf"ibv_modify_qp failed(?: with)?(?: error)?(?: (?P<no>\d+))?(?: {ERRNO})?", "no dev", 3),
     row(

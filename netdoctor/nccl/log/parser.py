@@ -299,7 +299,7 @@ class Parser:
             patterns = matching(msg.removeprefix(b"\0"))
             if warns and not patterns and not benign.benign(msg):
                 patterns = (_WARNING,)
-            shape = self._shapes[key] = Shape(handler, patterns, glued, _plain(msg) if msg[:1] == b"\0" else NOT_PLAIN)
+            shape = self._shapes[key] = Shape(handler, patterns, glued, _plain(msg[1:]) if msg[:1] == b"\0" else NOT_PLAIN)
         return shape
 
     def _message(self, msg: bytes, level: Level, writer: Writer, number: int) -> None:

@@ -9,14 +9,17 @@ _START: Final = b"Traceback (most recent call last):"
 # Python's own words before the traceback of what nobody can catch, after which it goes on: Python/errors.c, Lib/atexit.
 _NOT_RAISED: Final = re.compile(rb"Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs")
 _FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9})')
-# A frame of a traceback whose head is not in the log, and the names that end one: a stack may be printed without an exception.
-_HEADLESS: Final = re.compile(rb'^(?P<mark>.{0,200}?) {2}File "[^"]{1,400}", line \d{1,9}, in \S')
+# A frame of a traceback whose head is not in the log, or of a SyntaxError, which has none; and the names that end one: a stack
+# may be printed without an exception.
+_HEADLESS: Final = re.compile(rb'^(?P<mark>.{0,200}?) {2}File "[^"]{1,400}", line \d{1,9}(?:, in \S|\r?$)')
 _NAMED: Final = ("Error", "Exception")
 # Of a class, by the custom of its name; C's own begin small (socket.gaierror), and Ray puts the cause behind its own.
 _RAISED: Final = re.compile(
     rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}|(?:\w{1,60}\.){1,10}\w{0,40}(?:error|timeout))"
     rb"(?P<of>\(\w{1,80}\))?(?:: ?.{0,600})?$"
 )
+# Two processes write one file at once: each piece of the line stands there twice.
+_TWICE: Final = re.compile(rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}?)(?P=type): : (?P<said>.{1,300}?)(?P=said)$")
 # What differs from line to line in the mark that a launcher begins each line of a process with.
 _TIMES: Final = re.compile(rb"\[?(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
 # The mark of a launcher at the end of what stands before a traceback: a progress bar before it is of its first line only.
@@ -113,6 +116,8 @@ class Tracebacks:
         at.since += 1
         if at.since == 1:
             at.said = body.strip()
+        if at.last is not None and (twice := _TWICE.match(body.rstrip())) is not None:
+            body = twice["type"] + b": " + twice["said"]
         raised = _RAISED.match(body.rstrip()) if at.last is not None else None
         if raised is not None or at.left <= 0:
             del self._open[mark]

@@ -73,6 +73,7 @@ class Wording(Enum):
     NO_DATA = "no data"  # ENODATA
     INVALID_ARGUMENT = "invalid argument"  # EINVAL
     PORT_DOWN = "port err|port down|port_err|link down"
+    PORT_UP = "port active|port_active"  # IBV_EVENT_PORT_ACTIVE
     CATASTROPHIC = "catastrophic"
     WORK_QUEUE = "work queue"
     DEVICE_FATAL = "device fatal"
