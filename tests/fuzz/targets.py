@@ -19,6 +19,7 @@ from netdoctor.cli import clean, env, fleet, log, ras, setup
 from netdoctor.cluster import messages
 from netdoctor.cluster.coordinator import SUBJECTS
 from netdoctor.cluster.observations import Cluster, Nodes
+from netdoctor.config import documents
 from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config, load
 from netdoctor.facts import environ, past
@@ -207,12 +208,14 @@ SCRIPTS = {
     b'CMD ["sh", "-c", "NCCL_ALGO=Ring x"]\n',
     "a.service": b'[Service]\nEnvironment=NCCL_DEBUG=INFO "NCCL_ALGO=Ring Tree"\nEnvironmentFile=-/etc/x\n',
     "a.container": b"[Container]\nEnvironment=NCCL_DEBUG=INFO\nPodmanArgs=--env NCCL_IB_HCA=mlx5\n",
+    "report.json": b'{"schema": "netdoctor.report/1", "env": {"NCCL_DEBUG": "INFO"}}',
     "slurm.sbatch": b"#SBATCH --nodes=4 --export=ALL,NCCL_DEBUG=INFO\nsrun --export=NCCL_ALGO=Ring torchrun --nnodes 4 x\n",
 }
 
 
 def read_script(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
+    documents.ours(text)
     for name in list(SCRIPTS)[len(data) % len(SCRIPTS) :][:2]:
         findings = env.judge_file(name, text, Known(None))
     printed(env.report(findings, (name,), None, setup.decider(Config(), command=Command.ENV)))

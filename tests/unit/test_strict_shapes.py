@@ -31,6 +31,9 @@ REASONS = {
     ("cpu.numa_affinity", "interrupts"): "interrupts",
     # Whether EFA does GPUDirect libfabric finds out in the job; a run between nodes shows it.
     ("rdma.gpudirect", "GPU"): "efa",
+    # EFA's links are the cloud's; the cable below a pod's interface is counted on the node.
+    ("net.errors", "links"): "efa",
+    ("net.errors", "eth0"): "cable",
     # The host's name leads to its loopback: a fault of several nodes, and nothing says how many there are.
     ("net.socket_ifname", "Gloo"): "gloo",
     # What a PCIe switch turns back root alone reads, and no run of two GPUs below it shows it.

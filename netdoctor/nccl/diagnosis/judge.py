@@ -67,10 +67,11 @@ def _findings(log: LogFacts) -> tuple[Finding, ...]:
     least = Confidence.EFFECT_MINUS if top.confidence <= Confidence.EFFECT_PLUS else Confidence.QUIET_MINUS
     fails = tuple(_finding(h, top, log) for h in [h for h in hypotheses if h.confidence >= least][:_MAX])
     # What costs speed explains no failure, and no trouble.
-    if end.ending is Ending.ENDED and all(f.severity is not STOPS.severity for f in fails):
+    stops = any(f.loss is not None and f.loss.severity is STOPS.severity for f in fails)
+    if end.ending is Ending.ENDED and not stops:
         return (*fails, went(log, end, explained=False))  # what it lacked is known, not that it would have done its work
     open_question = job.status is not Status.PASS and (end.ending is Ending.FAILED or "lines" in job.evidence)
-    if not open_question and _breaks_off(log, end, top) and all(f.severity is not STOPS.severity for f in fails):
+    if not open_question and _breaks_off(log, end, top) and not stops:
         return (*fails, not_told(end))  # else exit 0 would call a job well that nobody has seen go on
     return (*fails, job) if open_question else fails
 
