@@ -385,7 +385,8 @@ class Parser:
         kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
         if not kinds & NOT_RAISED and not benign.of_others(raised.text):
             index = self._unnamed()
-            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds))
+            mark = line[: max(line.find(raised.text[:20]), 0)]
+            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds), mark)
 
 
 def parse_bytes(data: bytes) -> LogFacts:
