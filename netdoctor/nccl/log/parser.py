@@ -341,6 +341,7 @@ class Parser:
         work, of_others, may_be_bare, facts = shape.plain
         if (facts or self._runs.over) and (begin := self._runs.feed(line, number)) > 0:
             self._next_run(begin)
+            shape = self._shape(b"\0" + line, tagged=False)  # what the old one holds is of the run before
         self._last_words.latest = line
         if work:
             accumulator.worked(prefix.rank(line[:_MARK]), number)
@@ -382,6 +383,7 @@ class Parser:
 
     def _raised(self, raised: Raised, line: bytes) -> None:
         """An exception is news where no other family knows what it says."""
+        self._runs.fell = True
         kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
         if not kinds & NOT_RAISED and not benign.of_others(raised.text):
             index = self._unnamed()
