@@ -128,3 +128,10 @@ def test_a_first_fault_among_ranks_stays_the_first(text: str) -> None:
     log = parse_text(text)
     assert log.runs == 1
     assert "IndexError: 7" in diagnose(log)[0].message
+
+
+def test_a_start_in_the_middle_of_a_long_file_is_seen() -> None:
+    noise = "reading shard\n" * 90000
+    refused = noise + refusal("unrecognized arguments: --a") + noise + refusal("unrecognized arguments: --b") + noise
+    began = noise + tracked("101500", "a", FIRST) + noise + tracked("113000", "b", LATER) + noise
+    assert [parse_bytes(text.encode()).runs for text in (refused, began)] == [2, 2]
