@@ -124,16 +124,16 @@ class EventCollector:
             self._last, self.following, self._indented = event, pattern.follow, None
         return event
 
-    def raised(self, raised: Raised, writer: Writer, known: bool = False, mark: bytes = b"") -> None:
+    def raised(self, raised: Raised, writer: Writer, known: bool = False, line: bytes = b"") -> None:
         """An exception that nobody caught where the traceback was printed.
 
-        `known`: another family says what it is; `mark`: what its line begins with.
+        `known`: another family says what it is; `line`: the whole of its last one.
         """
         event = self._event(_KNOWN if known else _RAISED, raised.text, writer, raised.number, None, raised.file, raised.line)
         if event is not None and "file" not in event.data:
             event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
             if event.text.endswith(b":"):  # as load_state_dict's: what is wrong stands indented below
-                self._last, self.following, self._indented = event, 1, mark
+                self._last, self.following, self._indented = event, 1, line[: max(line.find(raised.text[:20]), 0)]
 
     def last_word(self, line: bytes, writer: Writer, number: int) -> None:
         """A line after the last sign of work that no family knows."""

@@ -269,8 +269,7 @@ class Parser:
     def _writer(self, raw: bytes) -> Writer:
         head = prefix.head(raw)
         messages.library(self.accumulator, raw)
-        named = bool(head.host) or head.pid >= 0
-        index = self.accumulator.process(head.host, head.pid) if named else self._unnamed()
+        index = self.accumulator.process(head.host, head.pid) if head.host or head.pid >= 0 else self._unnamed()
         process = self.accumulator.processes[index]
         if head.rank >= 0:
             process.rank_hint = head.rank
@@ -326,8 +325,7 @@ class Parser:
             if raised.ignored and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
             self._raised(raised, line)
-        old = prefix.split_level(line)
-        if old is not None:
+        if (old := prefix.split_level(line)) is not None:
             head, level, msg = old
             writer = self._heads.get(head) or self._writer(head)
             self.accumulator.library = self.accumulator.library or ("Neuron" if b"CCOM WARN" in line else "")
@@ -387,8 +385,7 @@ class Parser:
         kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
         if not kinds & NOT_RAISED and not benign.of_others(raised.text):
             index = self._unnamed()
-            mark = line[: max(line.find(raised.text[:20]), 0)]
-            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds), mark)
+            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds), line)
 
 
 def parse_bytes(data: bytes) -> LogFacts:
