@@ -59,3 +59,79 @@ def test_a_line_of_an_earlier_job_is_not_shown() -> None:
     log = parse_text(above(BAD, "loading\n" + BAD))
     (line,) = {e.line for e in log.of("oom")}
     assert line > above(BAD).count("\n")
+
+
+def refusal(said: str, program: str = "fit.py") -> str:
+    return f"usage: {program} [-h] [--rate RATE]\n          [--half {{yes,no}}]\n{program}: error: {said}\n"
+
+
+def test_the_arguments_that_were_refused_last_are_named() -> None:
+    first, then = refusal("unrecognized arguments: --raet"), refusal("argument --rate: invalid float value: 'x'")
+    named = diagnose(parse_text(first + then + then))[0]
+    assert "invalid float value" in named.message
+    assert "2 jobs or more" in named.notes[-1]
+    again = diagnose(parse_text(first + then + first))[0]
+    assert "--raet" in again.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("".join(refusal(f"unrecognized arguments: --local_rank={n}") for n in range(4)), id="ranks of one job"),
+        pytest.param(
+            refusal("unrecognized arguments: --a") + refusal("unrecognized arguments: --b", "eval.py"), id="two programs"
+        ),
+        pytest.param(BAD + refusal("unrecognized arguments: --a"), id="what is run after a failure"),
+    ],
+)
+def test_a_refusal_alone_is_no_other_run(text: str) -> None:
+    assert parse_text(text).runs == 1
+
+
+OPEN = "{mark}wandb: Run data is saved locally in /home/u/x/wandb/run-20260105_{at}-{id}\n"
+CLOSED = "{mark}\x1b[1;34mwandb\x1b[0m: Find logs at: \x1b[1;35m../x/wandb/run-20260105_{at}-{id}/logs\x1b[0m\n"
+RAISED = 'Traceback (most recent call last):\n  File "/home/u/fit.py", line 3, in main\n    step()\n{}\n'
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79 GiB"
+LATER = RAISED.format("KeyError: 'epoch'")
+
+
+def tracked(at: str, name: str, end: str, mark: str = "") -> str:
+    return OPEN.format(at=at, id=name, mark=mark) + "loading\n" + end + CLOSED.format(at=at, id=name, mark=mark)
+
+
+def test_the_last_of_a_trackers_runs_is_judged() -> None:
+    named = diagnose(parse_text(tracked("101500", "ab1", RAISED.format(MEMORY)) + tracked("113000", "cd2", LATER)))[0]
+    assert "KeyError: 'epoch'" in named.message
+    well = diagnose(parse_text(tracked("101500", "ab1", RAISED.format(MEMORY)) + tracked("113000", "cd2", GOOD)))[0]
+    assert well.status is Status.PASS
+
+
+FIRST = RAISED.format("IndexError: 7")
+RESTARTED = (
+    "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 1) local_rank: 3 (pid: 9) of binary: python\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(tracked("101500", "a", FIRST) + tracked("101503", "b", LATER), id="at once: two ranks"),
+        pytest.param(OPEN.format(at="101500", id="a", mark="") + FIRST + tracked("113000", "b", LATER), id="not closed"),
+        pytest.param(tracked("101500", "a", FIRST, "[rank0]: ") + tracked("113000", "b", LATER, "[rank1]: "), id="marked"),
+        pytest.param(
+            tracked("101500", "a", FIRST) + RESTARTED + tracked("113000", "b", LATER),
+            id="torchrun starts it again",
+        ),
+    ],
+)
+def test_a_first_fault_among_ranks_stays_the_first(text: str) -> None:
+    log = parse_text(text)
+    assert log.runs == 1
+    assert "IndexError: 7" in diagnose(log)[0].message
+
+
+def test_a_start_in_the_middle_of_a_long_file_is_seen() -> None:
+    noise = "reading shard\n" * 90000
+    refused = noise + refusal("unrecognized arguments: --a") + noise + refusal("unrecognized arguments: --b") + noise
+    began = noise + tracked("101500", "a", FIRST) + noise + tracked("113000", "b", LATER) + noise
+    assert [parse_bytes(text.encode()).runs for text in (refused, began)] == [2, 2]

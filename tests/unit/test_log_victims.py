@@ -85,3 +85,88 @@ def test_the_rank_is_the_one_that_mpirun_noticed() -> None:
 
 def test_a_full_disk_is_still_a_full_disk() -> None:
     assert fails("OSError: [Errno 28] No space left on device: 'ckpt.pt'\n")[0].cause == "node_storage"
+
+
+VLLM = "({who} pid={pid}) ERROR 02-03 04:05:06 [{file}:7] {said}\n"
+FRAME = '  File "/env/site-packages/vllm/v1/{file}", line 9, in run'
+
+
+def vllm(who: str, pid: int, file: str, raised: str) -> str:
+    lines = ("Traceback (most recent call last):", FRAME.format(file=file), raised)
+    return "".join(VLLM.format(who=who, pid=pid, file=file, said=said) for said in lines)
+
+
+TOO_LITTLE = (
+    "Free memory on device cuda:{n} (20.1/79.2 GiB) on startup is less than desired GPU memory utilization (0.9, 71.3 GiB)."
+)
+RELAYED = (
+    "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."
+)
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        pytest.param("ValueError: " + TOO_LITTLE.format(n=1), "less of it is free", id="that a family knows"),
+        pytest.param("KeyError: 'layers.3.scale'", "KeyError: 'layers.3.scale'", id="that is the program's own"),
+    ],
+)
+def test_who_relays_an_exception_is_not_named(raised: str, words: str) -> None:
+    (named,) = fails(vllm("Worker", 11, "utils.py", raised) + vllm("EngineCore", 5, "executor.py", RELAYED))
+    assert words in named.message
+
+
+WAITED = (
+    "[rank{r}]:[E ProcessGroupNCCL.cpp:5] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, "
+    "OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600011 milliseconds before timing out.\n"
+)
+ABORTED = (
+    "[2026-01-05 10:10:00,1] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -6) "
+    "local_rank: {r} (pid: 4)\n"
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-05_10:10:00\n  host      : n1\n"
+    "  rank      : {r} (local_rank: {r})\n  exitcode  : -6 (pid: 4)\n  error_file: <N/A>\n"
+    "  traceback : Signal 6 (SIGABRT) received by PID 4\n"
+)
+
+
+def test_a_watchdogs_abort_is_the_end_of_a_hang() -> None:
+    (named,) = fails(WAITED.format(r=1, seq=70) + WAITED.format(r=0, seq=75) + ABORTED.format(r=0))
+    assert (named.cause, named.subject) == ("hang", "rank 1")
+    assert "rank 0 was ended by its own watchdog (exit code -6)" in named.notes
+
+
+def test_an_abort_of_a_rank_that_waited_for_nobody_is_its_own() -> None:
+    named = fails(WAITED.format(r=1, seq=70) + WAITED.format(r=0, seq=75) + ABORTED.format(r=2))[0]
+    assert (named.cause, named.subject) == ("rank_died", "rank 2")
+
+
+OWN = '{before}Traceback (most recent call last):\n  File "/home/u/fit.py", line 3, in <module>\n    main()\n{raised}\n'
+
+
+@pytest.mark.parametrize("before", ["", "adding folder to artifact (/d/k/7)... ", " 12%|#   | 6/50 [00:10<01:00,  1.3s/it]"])
+def test_a_full_disk_is_named_wherever_the_file_lies(before: str) -> None:
+    raised = "OSError: [Errno 28] No space left on device: '/d/k/7/a.bin' -> '/home/u/.cache/wandb/x/b.bin'"
+    (named,) = fails(OWN.format(before=before, raised=raised))
+    assert named.cause == "node_storage"
+
+
+LOADED = "RuntimeError: Error(s) in loading state_dict for Net:"
+MISMATCH = "size mismatch for head.bias: copying a param with shape torch.Size([9]) from checkpoint"
+
+
+def test_what_does_not_fit_is_quoted() -> None:
+    (named,) = fails(OWN.format(before="", raised=f"{LOADED}\n\t{MISMATCH}"))
+    assert named.message.endswith(f"{LOADED} {MISMATCH}")
+
+
+def test_another_ranks_line_is_no_part_of_it() -> None:
+    (named,) = fails(OWN.format(before="", raised=LOADED) + "[rank1]:   all is well here\n")
+    assert named.message.endswith(LOADED)
+
+
+def test_a_shells_error_before_the_work_is_no_second_cause() -> None:
+    conda = "CommandNotFoundError: Your shell has not been properly configured to use 'conda deactivate'.\n"
+    steps = "".join(f"step {n} loss 2.0\n" for n in range(5))
+    limit = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-05T10:10:00 DUE TO TIME LIMIT ***\n"
+    (job,) = diagnose(parse_text(conda + steps + limit))
+    assert "its time limit; nothing failed before" in job.message

@@ -45,7 +45,7 @@ def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     """The findings of a log: fails (likeliest first), and how the job went: a pass, or what the log cannot tell."""
     first, *others = _findings(log)
     if log.runs > 1:
-        note = f"a file holds the output of {log.runs} jobs, one after the other: this is of the last of them"
+        note = f"a file holds the output of {log.runs} jobs or more, one after the other: this is of the last of them"
         first = replace(first, notes=(*first.notes, note))
     return (first, *others)
 

@@ -78,7 +78,7 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if log.good.get(e.file, 0) <= e.last:
         return After.STOPPED
-    if retry is Retry.AT_ONCE or log.nranks == 1:
+    if retry is Retry.AT_ONCE or log.nranks == 1 or Wording.OF_THE_SCRIPT.within(e.text):
         return After.WENT_ON
     work = {rank: lines for (file, rank), lines in log.work.items() if file == e.file}
     if e.rank in work:

@@ -61,7 +61,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     kind = first.data.get("type") or "whose name is beyond the end of the log,"
     place = f"{first.data.get('file') or '?'}:{first.data.get('at') or '?'}"
     who = author((first,))
-    said, fault = first.text[:200], Fault.EXCEPTION
+    said, fault = first.text[:300], Fault.EXCEPTION
     cause, fix = "rank_died", _READ
     if Wording.NOT_COMPILED.within(first.text):
         cause, fix = "cuda_driver_mismatch", _NEWER

@@ -40,7 +40,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         rank, code = e.data.get("rank"), e.data.get("code", "?")
         yield Hypothesis(
             "rank_died",
-            Confidence.OPEN if code in {"-6", "134"} else Confidence.LIKELY,
+            _of_its_watchdog(log, e) or (Confidence.OPEN if code in _ABORTS else Confidence.LIKELY),
             f"rank {rank} failed first (exit code {code})" if rank else f"the first failure was exit code {code}",
             (e,),
             _FIRST,
@@ -138,6 +138,15 @@ _VAGUE: Final = re.compile(
 )
 
 
+_ABORTS: Final = frozenset({"-6", "134"})  # SIGABRT, 128 + SIGABRT
+
+
+def _of_its_watchdog(log: LogFacts, e: Event) -> Confidence | None:
+    """An abort of a rank that had waited in vain is how its own watchdog ends it: whom it waited for is the story."""
+    waited = (w for w in log.of("watchdog") if (w.data.get("rank") or str(w.rank)) == e.data.get("rank") and before(w, e))
+    return Confidence.EFFECT if e.data.get("code") in _ABORTS and any(waited) else None
+
+
 def _plain(e: Event) -> bool:
     """Exit code 1 is how Python ends after an exception: of one that NCCL's error raised it says nothing more."""
     return e.data.get("code") == "1" and "signal" not in e.data
@@ -230,7 +239,9 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     if events:
         who, how = _behind(log, events) or (None, "")
         text = f"a collective did not finish in time{_which(events)}" + (f"; {who} {how}" if who else "")
-        yield Hypothesis("hang", Confidence.QUIET_PLUS, text, events, Topic.LATE, subject=who)
+        ended = (e for e in log.of("elastic") if _of_its_watchdog(log, e))
+        notes = tuple(f"rank {e.data['rank']} was ended by its own watchdog (exit code {e.data['code']})" for e in ended)
+        yield Hypothesis("hang", Confidence.QUIET_PLUS, text, events, Topic.LATE, subject=who, notes=notes)
     barrier = log.of("barrier")
     if barrier:
         missing = next((f"rank {rank}" for e in barrier if (rank := e.data.get("missing") or e.data.get("peer"))), None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
-from netdoctor.nccl.diagnosis.outcome import before, order
+from netdoctor.nccl.diagnosis.outcome import before, echoing, order
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event
 
@@ -47,4 +47,5 @@ def _of_its_story(top: Hypothesis, h: Hypothesis) -> bool:
 
 
 def _follows(first: Event, e: Event) -> bool:
-    return e.kind in _ECHOES and not e.killed_from_outside and before(e, first) is not True
+    echo = e.kind in _ECHOES or (e.kind == "exception" and echoing(e))
+    return echo and not e.killed_from_outside and before(e, first) is not True

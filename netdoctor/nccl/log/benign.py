@@ -61,6 +61,7 @@ _OTHERS: Final = re.compile(
     rb"|file_system_monitor\.cc.{1,300} will fail if ",
     re.IGNORECASE,
 )
+_FOLDERS: Final = re.compile(rb"'/[^']{1,1000}'")  # as Python quotes a file's name: whose folder it is says not who speaks
 # Lines that say that work goes on: a training loop's, a benchmark's.  "STEP 7.0 ON n1 CANCELLED" is Slurm's.
 _PROGRESS: Final = re.compile(
     rb"\b(?:iter(?:ation)?s?|steps?|epochs?|loss|it/s|s/it|tokens?/s(?:ec)?|samples?/s(?:ec)?|images?/s(?:ec)?|throughput)\b\W{0,12}\d(?!\d*\.\w+ ON )"
@@ -76,7 +77,7 @@ def benign(message: bytes) -> bool:
 
 def of_others(line: bytes) -> bool:
     """Whether a line without NCCL's tag is of a library that has nothing to do with the ranks' connections."""
-    return _OTHERS.search(line) is not None
+    return _OTHERS.search(line) is not None and _OTHERS.search(_FOLDERS.sub(b"", line)) is not None
 
 
 def progress(line: bytes) -> bool:

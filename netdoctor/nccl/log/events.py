@@ -63,12 +63,13 @@ class Shape:
 class EventCollector:
     def __init__(self, accumulator: Accumulator) -> None:
         self.following = 0  # lines that may still belong to the last event
+        self._indented: bytes | None = None  # the mark of the only line that goes on what was raised: its indented next
         self._last: CollectedEvent | None = None
         self._accumulator = accumulator
 
     def close(self) -> None:
         """The lines that come belong to no event before them."""
-        self._last, self.following = None, 0
+        self._last, self.following, self._indented = None, 0, None
 
     def collect(self, shape: Shape, msg: bytes, writer: Writer, number: int, level: Level | None) -> None:
         """The events of a message of `shape`."""
@@ -120,14 +121,19 @@ class EventCollector:
         )
         events[key] = event
         if pattern.follow:
-            self._last, self.following = event, pattern.follow
+            self._last, self.following, self._indented = event, pattern.follow, None
         return event
 
-    def raised(self, raised: Raised, writer: Writer, known: bool = False) -> None:
-        """An exception that nobody caught where the traceback was printed; `known`: another family says what it is."""
+    def raised(self, raised: Raised, writer: Writer, known: bool = False, line: bytes = b"") -> None:
+        """An exception that nobody caught where the traceback was printed.
+
+        `known`: another family says what it is; `line`: the whole of its last one.
+        """
         event = self._event(_KNOWN if known else _RAISED, raised.text, writer, raised.number, None, raised.file, raised.line)
         if event is not None and "file" not in event.data:
             event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
+            if event.text.endswith(b":"):  # as load_state_dict's: what is wrong stands indented below
+                self._last, self.following, self._indented = event, 1, line[: max(line.find(raised.text[:20]), 0)]
 
     def last_word(self, line: bytes, writer: Writer, number: int) -> None:
         """A line after the last sign of work that no family knows."""
@@ -137,9 +143,12 @@ class EventCollector:
         """A line after an event that may belong to it: kept, and searched for details that are missing."""
         self.following -= 1
         event = self._last
-        if event is None or prefix.GLUED.search(line):
+        mark, self._indented = self._indented, None
+        other = mark is not None and not line.startswith((mark + b"\t", mark + b" "))
+        if event is None or other or prefix.GLUED.search(line):
             self.following = 0
             return
+        line = line[len(mark or b"") :]
         if not line.strip():
             if event.kind not in {"elastic", "register"}:
                 self.following = 0

@@ -269,8 +269,7 @@ class Parser:
     def _writer(self, raw: bytes) -> Writer:
         head = prefix.head(raw)
         messages.library(self.accumulator, raw)
-        named = bool(head.host) or head.pid >= 0
-        index = self.accumulator.process(head.host, head.pid) if named else self._unnamed()
+        index = self.accumulator.process(head.host, head.pid) if head.host or head.pid >= 0 else self._unnamed()
         process = self.accumulator.processes[index]
         if head.rank >= 0:
             process.rank_hint = head.rank
@@ -326,8 +325,7 @@ class Parser:
             if raised.ignored and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
             self._raised(raised, line)
-        old = prefix.split_level(line)
-        if old is not None:
+        if (old := prefix.split_level(line)) is not None:
             head, level, msg = old
             writer = self._heads.get(head) or self._writer(head)
             self.accumulator.library = self.accumulator.library or ("Neuron" if b"CCOM WARN" in line else "")
@@ -341,6 +339,7 @@ class Parser:
         work, of_others, may_be_bare, facts = shape.plain
         if (facts or self._runs.over) and (begin := self._runs.feed(line, number)) > 0:
             self._next_run(begin)
+            shape = self._shape(b"\0" + line, tagged=False)  # what the old one holds is of the run before
         self._last_words.latest = line
         if work:
             accumulator.worked(prefix.rank(line[:_MARK]), number)
@@ -382,10 +381,11 @@ class Parser:
 
     def _raised(self, raised: Raised, line: bytes) -> None:
         """An exception is news where no other family knows what it says."""
+        self._runs.fell = True
         kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
         if not kinds & NOT_RAISED and not benign.of_others(raised.text):
             index = self._unnamed()
-            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds))
+            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds), line)
 
 
 def parse_bytes(data: bytes) -> LogFacts:

@@ -36,6 +36,7 @@ class Wording(Enum):
     # What a launcher raises when one of its processes failed, and where
     OF_A_LAUNCHER = r"ChildFailed|CalledProcess|ProcessRaised|ProcessExited"
     LAUNCHER_FILE = r"/bin/(?:torchrun|accelerate|deepspeed|[\w\-]+-cli)$|torch/distributed/(?:run|launch)"
+    OF_THE_SCRIPT = "^CommandNotFoundError: "  # conda, which a job's script calls before it starts a rank
     RENDEZVOUS_VARIABLE = "environment variable .{0,30}expected, but not set"  # torch/distributed/rendezvous.py
     EVICTED = "Evicted|low on resource|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
     MEMORY = "memory"
@@ -45,7 +46,8 @@ class Wording(Enum):
     OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
     # vLLM's front, and Gloo: what a pair of processes says is of the other one
     CAUSE_ELSEWHERE = (
-        r"see root cause above|see stack trace above|check the logs for the root cause|gloo/transport/tcp/pair\.cc"
+        r"see root cause above|see stack trace (?:above|for root cause)|check the logs for the root cause"
+        r"|gloo/transport/tcp/pair\.cc"
     )
     TORCH_FILE = r"torch/(?:distributed|utils|nn|autograd)/"
     # src/misc/argcheck.cc; torch's words
