@@ -19,6 +19,7 @@ from tests.lab.row import (
     PLUGIN,
     PORTS,
     RDMA,
+    REACH,
     SHM,
     UNPRIVILEGED,
     VERSION,
@@ -258,7 +259,7 @@ ROWS: Final = (
         "the interface has no carrier",
         Scene(setup="ip link set low0p down"),
         {IFNAME: "fail socket_ifname"},
-        {PORTS: "no route"},
+        {PORTS: "no route", REACH: "no neighbours where there is no carrier"},
     ),
     Row(
         "a bridge of Docker comes first",
