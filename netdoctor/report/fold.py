@@ -289,7 +289,8 @@ def ran(report: Report) -> Iterator[str]:
         lines.setdefault(f"{head}|{size}", []).append((path, size, speed))
     for key, group in lines.items():
         head, _, size = key.rpartition("|")
-        paths = [path for path, _, _ in group if path]
+        times = Counter(path for path, _, _ in group if path)
+        paths = [path if n == 1 else f"{path} ({count(n, 'run')})" for path, n in times.items()]
         where = f", {listed(paths, 2) if len(paths) < 3 else f'{len(paths)} paths between nodes'}" if paths else ""
         speeds = [speed for _, _, speed in group if speed]
         least = f", {shown(min(speeds))} GB/s bus bandwidth at {size}" if speeds else ""
