@@ -152,9 +152,10 @@ def keep(path: str, config: Config, outcome: live.Outcome, selected: tuple[str, 
         outcome.partial,
     )
     if pseudonyms is not None:
-        from netdoctor.snapshot.pseudonyms import pseudonymise
+        from netdoctor.snapshot.pseudonyms import environments, pseudonymise
 
-        taken = pseudonymise(taken, pseudonyms, (os.path.expanduser("~"), os.getcwd()))
+        folders = (os.path.expanduser("~"), os.getcwd(), *environments(config.python, sys.executable))
+        taken = pseudonymise(taken, pseudonyms, folders)
     return deliver.write(path, snapshot.dumps(taken), snapshot=True)
 
 

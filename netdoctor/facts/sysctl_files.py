@@ -53,7 +53,12 @@ def probe(host: Host, vantage: Vantage) -> SysctlFiles | Unavailable:
                 continue
             return Unavailable(Kind.NOT_READ, f"{files[name]}: {text}")
         for line in text.splitlines():
-            found = _LINE.match(line)
-            if found and (key := found[1].replace("/", ".")) in WANTED:
-                said[key] = Said(found[2], files[name])
+            if found := wanted(line):
+                said[found[0]] = Said(found[1], files[name])
     return SysctlFiles(said)
+
+
+def wanted(line: str) -> tuple[str, str] | None:
+    """(name, value) of a line that sets one of `WANTED`."""
+    found = _LINE.match(line)
+    return (key, found[2]) if found and (key := found[1].replace("/", ".")) in WANTED else None

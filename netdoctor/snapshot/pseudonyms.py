@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -18,6 +19,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from netdoctor.facts import sysctl_files
 from netdoctor.facts.gpu_users import described
 from netdoctor.model import Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
@@ -30,6 +32,8 @@ _ROOT: Final = frozenset(
     {".dockerenv", ".singularity.d", "bin", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "root"}
     | {"run", "sbin", "srv", "sys", "tmp", "usr", "var"}
 )
+_EVERYBODYS: Final = frozenset({"/", "/usr", "/usr/local", "/opt/conda"})
+_OF_THE_SYSTEM: Final = tuple(f"dir:{folder}" for folder in ("/dev", "/etc", "/proc", "/run", "/sys", "/usr/l", "/var"))
 _MOUNTS: Final = frozenset({"/", "/dev", "/dev/shm", "/proc", "/sys"})
 _PACKAGE: Final = re.compile(r"(?i)(?:torch|nvidia|libnccl)[\w.+-]*")
 _PYTHON: Final = re.compile(r"python[\d.]*")
@@ -51,7 +55,8 @@ def pseudonymise(snapshot: Snapshot, key: bytes, folders: Iterable[str] = ()) ->
     words = _words_of_nodes(snapshot, tag) | words
     data = json.loads(dumps(cut))
     digits = {m.group() for m in _UUID.finditer(json.dumps(data))}
-    bare = {word.replace("-", ""): tag(word, 32) for word in digits}
+    # Eight zeros: whoever reads it sees that no GPU has it.
+    bare = {word.replace("-", ""): "0" * 8 + tag(word, 24) for word in digits}
 
     def dashed(found: re.Match[str]) -> str:
         new = bare[found.group().replace("-", "")]
@@ -60,12 +65,24 @@ def pseudonymise(snapshot: Snapshot, key: bytes, folders: Iterable[str] = ()) ->
     pattern = _any_of(words)
 
     def other(text: str) -> str:
-        if pattern is not None:
+        # A host may be called "vm" or "net", as the first word of a sysctl is.
+        if pattern is not None and not _sets(text):
             text = pattern.sub(lambda m: _word(m, words), text)
         text = _MAC.sub(lambda m: _mac(m.group(), tag), _GID.sub(lambda m: _gid(m.group(), tag), text))
         return bare.get(text) or (_UUID.sub(dashed, text) if bare else text)
 
     return loads(json.dumps(_deep(data, other)))
+
+
+def _sets(text: str) -> bool:
+    """Whether these are lines of a sysctl.d that probes look for: no word of them is a name."""
+    return text != "" and all(map(sysctl_files.wanted, text.splitlines()))
+
+
+def environments(*pythons: str | None) -> list[str]:
+    """The folders of these Pythons' environments, which people name; one that everybody has tells nothing."""
+    found = (os.path.dirname(os.path.dirname(os.path.abspath(python))) for python in pythons if python and "/" in python)
+    return [folder for folder in found if folder not in _EVERYBODYS]
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:
@@ -221,14 +238,16 @@ def _cut(question: str, answer: Any, tag: Tag, groups: Mapping[str, str]) -> Any
     """The part of an answer that probes look at, where the rest tells more than it must."""
     if question == "dir:/" and isinstance(answer, list):
         return [name for name in answer if name in _ROOT]
-    if question.startswith("dir:") and question.endswith("-packages") and isinstance(answer, list):
-        return [name for name in answer if _PACKAGE.fullmatch(name)]
+    if question.startswith("dir:") and not question.startswith(_OF_THE_SYSTEM) and isinstance(answer, list):
+        return [name for name in answer if _PACKAGE.fullmatch(name) or _PYTHON.fullmatch(name)]
     if question.startswith("dir:/sys/fs/cgroup") and isinstance(answer, list):
         return [name for name in answer if _FILE_OF_CGROUP.fullmatch(name)]
     if named := _processes(question, answer):
         return {"processes": {str(pid): _nameless(process, tag) for pid, process in named.items()}}
     if not isinstance(answer, str):
         return answer
+    if os.path.dirname(question.removeprefix("file:")) in sysctl_files.FOLDERS:
+        return "".join(line for line in answer.splitlines(True) if sysctl_files.wanted(line))
     if question == "file:/proc/self/mountinfo":
         return "".join(map(partial(_mount, groups=groups), answer.splitlines(True)))
     if question == "file:/etc/passwd":

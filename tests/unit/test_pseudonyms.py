@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.cluster.observations import Endpoints, Gone, OwnAddress
-from netdoctor.snapshot.pseudonyms import pseudonymise
+from netdoctor.snapshot.pseudonyms import environments, pseudonymise
 from netdoctor.snapshot.snapshot import dumps
 from tests.fakegpu import answers
 from tests.lab import fixtures, matrix
@@ -106,6 +106,29 @@ def test_folders_of_the_recorder_go() -> None:
     assert "/data/ada" not in dumps(given) and "%2Fdata" not in dumps(given)
     (question,) = given.answers
     assert question.count("%2Fsrv%2F") == 1 and "/srv/" in json.dumps(given.answers[question])
+
+
+def test_a_host_that_is_called_as_a_sysctl_begins() -> None:
+    """As a real one was: "vm"."""
+    said = "net.ipv4.tcp_congestion_control=bbr\n"
+    answers = {
+        "file:/proc/sys/kernel/hostname": "net\n",
+        "file:/etc/sysctl.d/90-ours.conf": f"# of ada's cluster\nvm.max_map_count=1048576\n{said}{said}",
+    }
+    given = pseudonymise(replace(fixtures.snapshot("cpu-node"), answers=answers), KEY)
+    assert given.answers["file:/etc/sysctl.d/90-ours.conf"] == said * 2
+    assert str(given.answers["file:/proc/sys/kernel/hostname"]).startswith("node-")
+
+
+def test_a_working_folder_tells_only_of_the_packages_in_it() -> None:
+    answers = {"dir:/data/ada": ["secret-model", "torch", "libnccl.so.2", "python3.12"]}
+    given = pseudonymise(replace(fixtures.snapshot("cpu-node"), answers=answers), KEY, ["/data/ada"])
+    assert list(given.answers.values()) == [["torch", "libnccl.so.2", "python3.12"]]
+
+
+def test_the_environment_of_a_python_is_a_folder_of_its_recorder() -> None:
+    assert environments("/opt/ada/.venv/bin/python3", "/usr/bin/python3", "python3", None) == ["/opt/ada/.venv"]
+    assert environments("/opt/conda/bin/python") == []
 
 
 def test_the_other_nodes_of_a_common_run_get_other_names() -> None:
