@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from netdoctor.allreduce.cause import cause_of
 from netdoctor.allreduce.runner import Session
-from netdoctor.cli import env as command
+from netdoctor.facts import registry
 from netdoctor.facts.environ import Setting
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.nccl_version import parse as parse_version
 from netdoctor.facts.runs import Baseline, Run
 from netdoctor.host.live import LiveHost
@@ -18,7 +20,6 @@ from netdoctor.model import Status
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.snapshot.snapshot import with_logs
 from netdoctor.variables import judge as environ
-from netdoctor.variables.issue import Known
 from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
@@ -68,10 +69,13 @@ def test_env_says_what_nccl_does(session: Session, case: Case, record_property: 
     assert version is not None
     host = LiveHost()
     try:
-        links, hcas = command._links(host), command._hcas(host)
+        have: dict[str, Any] = {}
+        for name in ("Environ", "Libraries", "Net", "Rdma"):
+            have[name] = registry.make(host, name, have)
     finally:
         host.close()
-    found = environ.judge([Setting(case.name, case.value)], Known(version, links=links, hcas=hcas))
+    known = replace(environ.known_of(have["Libraries"], have["Net"], have["Rdma"], Intent()), version=version)
+    found = environ.judge([Setting(case.name, case.value)], known)
     record_property("env", [f"{f.status.value}: {f.message} {' '.join(f.notes)}".strip() for f in found])
     old = case.name in ("NCCL_ALGO", "NCCL_PROTO") and version < REFUSED_FROM
     if case.nccl == "stops" and not old:
@@ -82,7 +86,7 @@ def test_env_says_what_nccl_does(session: Session, case: Case, record_property: 
         assert (run.state, run.verified) == ("finished", True), (run.state, run.reason)
     if case.name == "NCCL_IB_HCA":
         assert not log.devices
-        assert any(f.status is Status.FAIL for f in found) == bool(hcas)  # without HCAs there is nothing to lose
+        assert any(f.status is Status.FAIL for f in found) == bool(known.hcas)  # without HCAs there is nothing to lose
     elif case.env == "fail":
         assert any(f.status is Status.FAIL for f in found)
     else:

@@ -12,6 +12,7 @@ import pytest
 from netdoctor.allreduce import limits, plan
 from netdoctor.allreduce.runner import Session
 from netdoctor.facts import gpu, pci, rdma
+from netdoctor.facts.layers import MAX_RANKS
 from netdoctor.facts.registry import there
 from netdoctor.facts.runs import AllReduce, Baseline, Path, Run
 from netdoctor.host.live import LiveHost
@@ -23,7 +24,7 @@ from tests.support.machines import gpus
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
 COUNT = gpus.need(2)
 Note = Callable[[str, object], None]
-EVERY = tuple(range(min(COUNT, plan.MAX_RANKS)))
+EVERY = tuple(range(min(COUNT, MAX_RANKS)))
 BIG = 256 << 20
 # NVLS sums in the switch, so the bus bandwidth of the ring's formula passes a ring's limit: 475 of 370 GB/s on 8 H200
 # (https://github.com/NVIDIA/nccl-tests/issues/272).

@@ -83,8 +83,13 @@ def main(arguments: Sequence[str] | None = None, steps: tuple[Step, ...] = STEPS
     parser.add_argument("--python", default=sys.executable, help="the Python whose torch has CUDA (default: this one)")
     parser.add_argument("--out", help="write here instead of this checkout (and build/ where there is no GPU)")
     parser.add_argument("--seconds", type=float, default=WHOLE, help="for the whole (default %(default)s)")
+    parser.add_argument("--steps", help="only these, a,b (their names go into the name of the evidence)")
     parser.add_argument("--list", action="store_true", help="print the claims and end")
     given = parser.parse_args(arguments)
+    named = given.steps.split(",") if given.steps else []
+    if unknown := set(named) - {step.name for step in steps}:
+        parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(step.name for step in steps)}")
+    steps = tuple(step for step in steps if step.name in named or not named)
     if given.list:
         print(table(steps))
         return 0
@@ -99,7 +104,7 @@ def main(arguments: Sequence[str] | None = None, steps: tuple[Step, ...] = STEPS
         ledger.machine = {"slug": machine.slug, **machine.facts}
         base = out or (ROOT if machine.gpus else ROOT / "build" / "gpu-proof")
         if machine.gpus:
-            stem = base / "docs" / "evidence" / f"{time.strftime('%Y-%m-%d')}-{machine.slug}"
+            stem = base / "docs" / "evidence" / "-".join((time.strftime("%Y-%m-%d"), machine.slug, *named))
         build = ROOT / "build" / "gpu-proof"
         build.mkdir(parents=True, exist_ok=True)
         log = build / "steps.log"

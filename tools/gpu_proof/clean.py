@@ -80,6 +80,9 @@ class Cleaner:
     def text(self, text: str) -> str:
         for number, word in enumerate(words()):
             text = text.replace(word, f"/path-{number}" if word.startswith("/") else f"node-{number}")
+        # A short name is a word of other things, too; before the numbers of a line of NCCL it is the host's.
+        host = re.escape(socket.gethostname().partition(".")[0])
+        text = re.sub(rf"(?<![\w.-]){host}(?=:\d+:\d+ \[)", "node-00000000", text)
         text = _UUID.sub(lambda m: self._other(m[0], f"{m[0][:3]}-00000000-0000-4000-8000-{{:012x}}"), text)
         lines = [
             _GUID.sub(self._guid, line) if "NET/IB" in line or "guid" in line.lower() else line for line in text.split("\n")

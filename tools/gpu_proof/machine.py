@@ -58,7 +58,7 @@ def look(python: str) -> Machine:
     count = 0 if isinstance(visible, Unavailable) else len(visible)
     name = "" if isinstance(visible, Unavailable) or not visible else str(visible[0].name)
     facts: dict[str, Any] = {"gpu": f"{count} x {name}" if count else ""}
-    facts["kernel"], facts["cpus"] = platform.release(), os.cpu_count()
+    facts["kernel"], facts["cpus"] = re.split(r"[^\d.]", platform.release())[0], os.cpu_count()  # its suffix names who built it
     facts["driver"] = str(found.driver)
     if not count:
         why = f"libcuda: {visible}" if isinstance(visible, Unavailable) else "libcuda shows no device"
