@@ -160,7 +160,7 @@ def _path(name: str, path: Path) -> Finding | None:
 def _neighbours(net: Net, kernel: Kernel, intent: Intent, vantage: Vantage) -> Iterator[Finding]:
     """An entry for each host that a subnet of this node holds: beyond the limit a connection fails with ENOBUFS or hangs
     (net/core/neighbour.c, neigh_alloc: "neighbor table overflow!").  The limit is the whole machine's."""
-    nodes, links = intent.count, net.links
+    nodes, links = intent.nodes, net.links
     if not isinstance(nodes, int) or isinstance(links, Unavailable) or nodes < 2:
         return
     need = sum(min(nodes - 1, room) for link in links if not interfaces.stays(net, link) and (room := _on_link(link)))

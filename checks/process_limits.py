@@ -52,6 +52,7 @@ TASKS_LEAST = 2
 # OpenMP and torch's intra-op pool take a thread a CPU; NCCL's socket helpers are 16 a connection at most (MAX_THREADS,
 # src/transport/net_socket.cc), and some thirty are CUDA's, autograd's and the watchdogs'.
 TASKS_MOST, MANY = 64, 4096  # as many CPUs as hardly any machine has, where they could not be counted
+MANY_NODES = 16384  # as many as hardly any job has, where nobody counts them
 CORES_LEAST = 1  # as cpu.numa_affinity: the main threads of the ranks would take turns
 CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is under way
 # `import torch` holds 148 MB of its own (torch 2.13 without CUDA, Anonymous of smaps_rollup; with CUDA more): half of it.
@@ -152,8 +153,9 @@ def limits(
     # A container a rank shows one GPU: its limits are that rank's.
     shown = len(gpus.visible or ()) or intent.ranks_most
     certain, ranks = (intent.ranks_per_node or min(count, shown) for count in (intent.ranks_here, intent.ranks_most))
-    here = Here(ranks, certain, intent.ranks_most * nodes, intent.ranks_here * nodes, intent, vantage)
-    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if nodes > 1 else 0, here)
+    at_most = MANY_NODES if intent.uncounted else nodes
+    here = Here(ranks, certain, intent.ranks_most * at_most, intent.ranks_here * nodes, intent, vantage)
+    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, here)
     cpus = len(cpu.online or range(MANY))
     tasks = Need(
         TASKS_LEAST * certain,
@@ -185,6 +187,7 @@ def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
     what = (
         f"a process of this job, at most: {FILES_MOST} for libraries and devices, {of_nccl * here.intent.communicators} for "
         f"{count(here.intent.communicators, 'communicator')} of NCCL, {gloo} for Gloo, {here.job} for the store"
+        f"{f'; how many nodes it has nobody says: at most {MANY_NODES}' if here.intent.uncounted else ''}"
     )
     if limit == UNLIMITED:
         return ok("open files are not limited", subject="nofile", ranks=here.ranks)

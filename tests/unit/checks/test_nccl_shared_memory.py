@@ -12,8 +12,11 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.peers import Peer
 from netdoctor.facts.runs import Baseline, CommonRun, State
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
@@ -71,6 +74,18 @@ def test_what_fits(version: tuple[int, int, int], ranks: int, size: Any, status:
     assert found.status is not UNKNOWN or found.how
     if isinstance(size, int) and version >= (2, 22, 3):  # before it, the run of one node shows what the job of two takes
         assert found.evidence["size"] == size and found.evidence["ranks"] == ranks
+
+
+def test_a_run_of_one_node_shows_nothing_of_several_that_nobody_counted() -> None:
+    """Ranks that all reach each other by P2P do without the pool; by the network none does."""
+    facts: dict[type, object] = {
+        Kernel: f.kernel(shm_size=DOCKER),
+        Baseline: f.baseline(f.run(nccl_version="2.32.3")),
+        Libraries: f.libraries(nccl=(f.library(version=(2, 32, 3)),)),
+    }
+    assert judged(facts).status is PASS
+    assert judged({**facts, Net: f.net(master=Peer("node00", ("10.0.0.1",), local=False))}).status is FAIL
+    assert judged({**facts, Environ: f.environ(launcher=Launcher("kuberay", None, None, None, None))}).status is UNKNOWN
 
 
 def test_a_pool_that_is_held_is_not_called_small() -> None:

@@ -12,7 +12,9 @@ from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.peers import Peer
 from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
@@ -103,6 +105,15 @@ def test_what_is_hidden_is_no_pass_without_a_run() -> None:
 )
 def test_open_files(job: dict[str, Any], limit: Any, status: Status) -> None:
     assert judged("nofile", {Intent: f.job(**job), Kernel: ulimit(nofile=limit)}).status is status
+
+
+def test_a_job_of_nobody_knows_how_many_nodes() -> None:
+    """MASTER_ADDR is another node, and no launcher counts them."""
+    several = {Net: f.net(master=Peer("node00", ("10.0.0.1",), local=False))}
+    for limit, status in ((5, FAIL), (1024, UNKNOWN), (65536, UNKNOWN), (1048576, PASS), (-1, PASS)):
+        found = judged("nofile", {**several, Kernel: ulimit(nofile=limit)})
+        assert found.status is status
+        assert status is not UNKNOWN or any("how many nodes it has nobody says" in note for note in found.notes)
 
 
 def test_processes_of_the_user() -> None:
