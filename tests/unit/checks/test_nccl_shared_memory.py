@@ -76,7 +76,7 @@ def test_what_fits(version: tuple[int, int, int], ranks: int, size: Any, status:
         assert found.evidence["size"] == size and found.evidence["ranks"] == ranks
 
 
-def test_a_run_of_one_node_shows_nothing_of_several_that_nobody_counted() -> None:
+def test_a_run_of_one_node_shows_nothing_of_several() -> None:
     """Ranks that all reach each other by P2P do without the pool; by the network none does."""
     facts: dict[type, object] = {
         Kernel: f.kernel(shm_size=DOCKER),
