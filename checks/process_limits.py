@@ -61,6 +61,7 @@ MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as 
 CORES = "a rank's main thread takes a core, and NCCL's proxy another while anything is under way"
 MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
+TAKEN = {"nproc": "how much of that is taken is not known"}  # no more than all users' together
 WORKERS = "workers of a DataLoader are not counted"
 
 
@@ -108,7 +109,8 @@ class Here:
         if isinstance(cap.used, Unavailable):
             return unknown(f"{has}, and how much of it is taken could not be read: {cap.used}", **said)
         if left < need.most:  # what is taken may be this very job's
-            taken = ", and most of that is taken" if left < need.least else ""
+            short = left < need.least or cap.most >= need.most  # of what is taken, not of the limit
+            taken = f", and {TAKEN.get(subject, 'much of that is taken')}" if short else ""
             text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))
@@ -163,7 +165,7 @@ def limits(
         f"a rank has its main thread and NCCL's proxy, at most {TASKS_MOST} threads of NCCL, CUDA and autograd and "
         f"{cpus} of OpenMP, one a CPU",
     )
-    yield _nproc(kernel.limit("nproc"), tasks, here)
+    yield _nproc(kernel.limit("nproc"), kernel.threads, tasks, here)
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     for subject, caps, need, what in (
         ("pids", cgroups.pids, tasks, "{} processes and threads"),
@@ -194,7 +196,7 @@ def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
     return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most, what), "nofile", "{} descriptors a process")
 
 
-def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:
+def _nproc(limit: int | Unavailable, all_users: int | Unavailable, need: Need, here: Here) -> Finding:
     """RLIMIT_NPROC counts threads of the user on the whole machine, and does not hold with these rights (kernel/fork.c)."""
     if isinstance(limit, Unavailable):
         return unknown(f"the limit of processes could not be read: {limit}", subject="nproc")
@@ -203,7 +205,8 @@ def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:
         text = "are not limited" if limit == UNLIMITED else "are limited, which does not hold for root"
         return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
     what = "{} processes and threads for all that the user runs on this machine"
-    return here.judged("nproc", Cap("ulimit -u", limit), need, "pids", what)
+    # A PID namespace hides some of the user's: they are no more than all users' together.
+    return here.judged("nproc", Cap("ulimit -u", limit, all_users), need, "pids", what)
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:

@@ -120,8 +120,26 @@ def test_processes_of_the_user() -> None:
     user, root = f.vantage(capabilities=frozenset()), f.vantage(euid=0, capabilities=frozenset())
     for who, status in ((user, FAIL), (root, PASS), (f.vantage(euid=0, root_is_root=LOST), FAIL)):
         assert judged("nproc", {Vantage: who, Kernel: ulimit(nproc=10)}).status is status
-    assert judged("nproc", {Vantage: user, Kernel: ulimit(nproc=4096)}).status is PASS
     assert judged("nproc", {Vantage: user, Kernel: ulimit(nproc=100)}).status is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("limit", "threads", "status"),
+    [
+        (4096, 900, PASS),
+        (4096, 3000, UNKNOWN),
+        (4096, 5000, UNKNOWN),
+        (4096, LOST, UNKNOWN),
+        (10, LOST, FAIL),
+        (-1, LOST, PASS),
+    ],
+)
+def test_what_the_user_runs_elsewhere_takes_of_it(limit: int, threads: Any, status: Status) -> None:
+    """Of all threads of the machine some may be the user's, in another PID namespace, too."""
+    kernel = f.kernel(limits={**f.kernel().limits, "nproc": limit}, threads=threads)
+    found = judged("nproc", {Vantage: f.vantage(capabilities=frozenset()), Kernel: kernel})
+    assert found.status is status
+    assert threads not in (3000, 5000) or "how much of that is taken is not known" in found.message
 
 
 def test_nothing_to_judge() -> None:
