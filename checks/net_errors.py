@@ -138,7 +138,7 @@ def net_errors(
         return
     bare = [link.name for link in links or () if not net.cables(link)]
     if bare and intent.others is None and data.sockets:  # else a port of InfiniBand may carry the data
-        yield skip(f"{', '.join(bare)}: its cable is in another network namespace, and {intent.why}", subject=", ".join(bare))
+        yield skip(f"{', '.join(bare)}: its cable is not seen here, and {intent.why}", subject=", ".join(bare))
         if not ports and len(bare) == len(links or ()):
             return
         bare = []
@@ -194,7 +194,7 @@ def _judged(cables: list[Cable], bare: list[str], seconds: float, vantage: Vanta
         names = ", ".join(name for name, one in silent.items() if one == why)
         yield unknown(f"errors of {names} could not be read: {why}", subject=names, how="rdma statistic show; ip -s -s link")
     if bare:
-        text = f"{', '.join(bare)}: the hardware below is not seen in this network namespace, and counts its errors elsewhere"
+        text = f"{', '.join(bare)}: no hardware is seen below that would count its errors"
         yield unknown(text, subject=", ".join(bare), how="on the node: netdoctor preflight --vantage node; ip -s -s link")
     good = [cable for cable in cables if cable.name not in named and cable.name not in silent]
     if good:

@@ -85,7 +85,8 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
     if good and not found:
         told = min((path.told for path in (reach.paths or {}).values() if path.told and not path.full), default=0)
         notes = [f"a router on the way passes {told} bytes, and says so"] if told else []
-        beyond = [f"of {reach.named} hosts in the list {len(good)} were asked"] if reach.named > len(good) + 1 else []
+        known = max(reach.named, len(everybody))
+        beyond = [f"of {known} hosts that are named {len(good)} were asked"] if known > len(good) + 1 else []
         text = f"{count(len(good), 'host')} of the job {'answers' if len(good) == 1 else 'answer'} in packets of the full size"
         yield ok(text, subject=HOSTS, notes=(*notes, *beyond))
     elif not found:
@@ -142,7 +143,8 @@ def _path(name: str, path: Path) -> Finding | None:
             cause="mtu",
             loss=cost.SOMETIMES,
             expected=f"an answer to an echo of {path.size} bytes",
-            why="connections are made and small messages pass; what is larger hangs (RFC 2923)",
+            why="connections are made and small messages pass; what is larger hangs (RFC 2923), unless the other end's own MTU "
+            "is that small, for then TCP agrees on less",
             fix=MEND_MTU,
             size=path.size,
         )

@@ -111,7 +111,7 @@ class Here:
         if left < need.most:  # what is taken may be this very job's
             short = left < need.least or cap.most >= need.most  # of what is taken, not of the limit
             taken = f", and {TAKEN.get(subject, 'much of that is taken')}" if short else ""
-            text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
+            text = f"{has}{taken}; {self.whoever} may take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))
         notes = () if subject in ("cpu", "nofile") else (WORKERS,)

@@ -149,7 +149,13 @@ def test_what_it_costs() -> None:
 
 def test_a_sample_says_so() -> None:
     (note,) = judged({Reach: seen(path(), named=64)})["hosts"].notes
-    assert note == "of 64 hosts in the list 1 were asked"
+    assert note == "of 64 hosts that are named 1 were asked"
+
+
+def test_so_are_peers_of_the_configuration() -> None:
+    peers = tuple(host(f"gpu{n}", f"10.1.0.{n}") for n in range(8, 48))
+    (note,) = judged({Net: net(peers=peers), Reach: Reach((), 0, {"gpu8": path()})})["hosts"].notes
+    assert note == "of 40 hosts that are named 1 were asked"
 
 
 def test_the_list_of_the_step_comes_first() -> None:
