@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import Any
 
 import pytest
@@ -319,6 +320,17 @@ def test_room_leaves_nothing(tmp_path: Any) -> None:
     assert LiveHost(root=str(tmp_path)).ask("room:/").kind == "another root"  # type: ignore[union-attr]
 
 
+def test_where_nobody_comes_to_a_folder(tmp_path: Any) -> None:
+    """Whoever would make it: a link that leads to itself, a file on the way, a folder above that is closed."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    (tmp_path / "shut").mkdir(mode=0)
+    rows = {"loop": errno.ELOOP, "loop/x": errno.ELOOP, "file": errno.ENOTDIR, "file/x": errno.ENOTDIR}
+    for name, number in {**rows, **({} if os.geteuid() == 0 else {"shut/x": errno.EACCES})}.items():
+        got = LiveHost().ask(f"room:{tmp_path}/{name}")
+        assert isinstance(got, dict) and (got["errno"], got["tried"]) == (number, True), name
+
+
 def test_an_uptime_that_is_a_containers_dates_nothing() -> None:
     """lxcfs and time namespaces show another /proc/uptime than that of the kernel whose log it is."""
     old = KernelLog((), True, (SystemEvent(Trouble.LOCKUP, "3", 50_000.0),), "/dev/kmsg")
@@ -346,6 +358,7 @@ def paths(number: int, *, free: int = 0, **changes: Any) -> dict[str, Finding]:
         (errno.ENOTCONN, "the program behind its mount ended", "findmnt -T /ckpt"),
         (errno.ESTALE, "its server no longer has", "findmnt -T /ckpt"),
         (errno.ENOTDIR, "is no folder", "findmnt -T /ckpt"),
+        (errno.ELOOP, "a circle of links", "findmnt -T /ckpt"),
     ],
 )
 def test_a_folder_that_the_job_writes_and_cannot(number: int, words: str, command: str) -> None:
@@ -360,6 +373,13 @@ def test_folders_of_the_job_that_are_well() -> None:
     found = paths(0, free=1 << 29)
     assert found["/ckpt"].status is PASS
     assert paths(errno.EINVAL, free=1 << 29)["/ckpt"].status is UNKNOWN
+
+
+def test_commands_are_for_a_shell() -> None:
+    made = composed.Composed("dgx-h100", {}, {"job.paths": "/my data/$(id)"})
+    made.host.answers["room:/my data/$(id)"] = room(errno.EROFS)
+    (found,) = made.judged("node.folders")
+    assert found.fix and found.fix.commands[0] == "findmnt -T '/my data/$(id)'"
 
 
 def test_a_folder_that_was_not_tried_is_not_known_to_take_files() -> None:
