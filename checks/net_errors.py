@@ -41,6 +41,7 @@ from netdoctor.api import (
     fail,
     hcas,
     ifname,
+    interfaces,
     missing,
     ok,
     parse_hcas,
@@ -175,14 +176,9 @@ def _below(ports: tuple[tuple[RdmaDevice, RdmaPort], ...], net: Net) -> tuple[Li
 
 
 def _links(net: Net, environ: Environ, version: Version) -> tuple[Link, ...] | Unavailable:
-    """The interfaces that NET/Socket takes."""
-    settings = {name: environ.get(name) for name in ifname.VARIABLES}
-    if (lost := missing(net.links, *settings.values())) is not None:
-        return lost
-    picks = ifname.choose(net.links or (), version, {name: value for name, value in settings.items() if value}, "socket")
-    if isinstance(picks, Unavailable):
-        return picks
-    return tuple(link for pick in picks if (link := net.link(pick.interface)) and not link.loopback)
+    """The interfaces that NET/Socket takes to other nodes."""
+    found = interfaces.of_sockets(net, environ, version)
+    return found if isinstance(found, Unavailable) else found[1]
 
 
 def _judged(cables: list[Cable], bare: list[str], seconds: float, vantage: Vantage) -> Iterator[Finding]:

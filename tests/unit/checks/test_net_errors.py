@@ -186,6 +186,16 @@ ON_A_BRIDGE = (
         (ON_A_BOND, FAIL, ["eth4"]),
         (ON_A_BRIDGE, FAIL, ["eth4"]),
         ((link("macvlan0", 2, "10.0.0.7", kind="macvlan", lower=3), link("eth4", 3)), FAIL, ["eth4"]),
+        # Networks of containers and tunnels, which NET/Socket takes as well: nothing leaves the node by them.
+        (
+            (
+                link("eth4", 2, "10.0.0.7"),
+                link("cni0", 3, "10.244.0.1", kind="bridge"),
+                link("tun0", 4, "10.8.0.1", kind="tun"),
+            ),
+            FAIL,
+            ["eth4"],
+        ),
         ((link("eth4.7", 2, "10.0.0.7", kind="vlan"), link("eth4", 3)), UNKNOWN, ["eth4.7"]),  # below lies another namespace
         ((link("a", 2, "10.0.0.7", kind="vlan", lower=3), link("b", 3, kind="vlan", lower=2)), UNKNOWN, ["a"]),  # rubbish
     ],
