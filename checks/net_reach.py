@@ -67,6 +67,7 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
         yield unknown(f"which other hosts there are, and whether they answer, could not be read: {lost}", subject=HOSTS)
         return
     everybody = (*net.others, *(reach.hosts or ()))
+    known = max(reach.named, len(everybody))
     strange = next((one for one in net.perhaps_others if one), None)
     if not everybody and strange:
         yield unknown(f"whether {strange.name} is another host could not be told: {strange.local}", subject=HOSTS, how=DNS)
@@ -83,9 +84,8 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
     yield from found
     good = [name for name, path in (reach.paths or {}).items() if path.full or (path.small and path.told)]
     if good and not found:
-        told = min((path.told for path in (reach.paths or {}).values() if path.told and not path.full), default=0)
-        notes = [f"a router on the way passes {told} bytes, and says so"] if told else []
-        known = max(reach.named, len(everybody))
+        told = [path.told for path in (reach.paths or {}).values() if path.told and not path.full]
+        notes = [f"a router on the way passes {min(told)} bytes, and says so"] if told else []
         beyond = [f"of {known} hosts that are named {len(good)} were asked"] if known > len(good) + 1 else []
         text = f"{count(len(good), 'host')} of the job {'answers' if len(good) == 1 else 'answer'} in packets of the full size"
         yield ok(text, subject=HOSTS, notes=(*notes, *beyond))
@@ -143,8 +143,7 @@ def _path(name: str, path: Path) -> Finding | None:
             cause="mtu",
             loss=cost.SOMETIMES,
             expected=f"an answer to an echo of {path.size} bytes",
-            why="connections are made and small messages pass; what is larger hangs (RFC 2923), unless the other end's own MTU "
-            "is that small, for then TCP agrees on less",
+            why="connections are made, and what is larger hangs (RFC 2923), unless the other end itself has a smaller MTU",
             fix=MEND_MTU,
             size=path.size,
         )
