@@ -169,7 +169,7 @@ def _connects_at_start(version: Version, environ: Environ) -> bool:
 def _as_the_job(run: Run, version: Version, ranks: int, job: Intent, nodes: int) -> bool:
     """Whether the run took of /dev/shm what the job takes: as many ranks here, and as many pools for them."""
     alike = run.experiment.ranks >= ranks and job.communicators == 1 and not isinstance(run, CommonRun) and not job.shm_bytes
-    return alike and (nodes == 1 or version < LAZY)
+    return alike and ((nodes == 1 and not job.uncounted) or version < LAZY)
 
 
 def _by_the_figures(need: Need, kernel: Kernel, must: bool, unseen: Unavailable | None, vantage: Vantage) -> Finding:

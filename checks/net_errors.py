@@ -41,6 +41,7 @@ from netdoctor.api import (
     fail,
     hcas,
     ifname,
+    interfaces,
     missing,
     ok,
     parse_hcas,
@@ -88,7 +89,6 @@ DROPS = (
     ),
     *("excessive_buffer_overrun_errors", "rnr_nak_retry_err", "packet_seq_err", "out_of_sequence"),
 )
-REAL = (None, "bond")  # kinds of interfaces with a cable
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ def net_errors(
     if (lost := missing(ports, links, environ.variables if not vantage.job_environment else None)) is not None:
         yield unknown(f"which links the job uses could not be told: {lost}", subject=SUBJECT)
         return
-    bare = [link.name for link in links or () if not _real(link)]
+    bare = [link.name for link in links or () if not net.cables(link)]
     if bare and intent.others is None and data.sockets:  # else a port of InfiniBand may carry the data
-        yield skip(f"{', '.join(bare)}: its cable is in another network namespace, and {intent.why}", subject=", ".join(bare))
+        yield skip(f"{', '.join(bare)}: its cable is not seen here, and {intent.why}", subject=", ".join(bare))
         if not ports and len(bare) == len(links or ()):
             return
         bare = []
@@ -148,8 +148,7 @@ def net_errors(
     ]
     cables += [
         Cable(link.name, _of(errors.interfaces, link.name), (link.speed_mbps or FASTEST * 1000) / 1000)
-        for link in dict.fromkeys(links or ())
-        if _real(link)
+        for link in dict.fromkeys(cable for link in links or () for cable in net.cables(link))
     ]
     yield from _judged(cables, bare, errors.seconds, vantage)
 
@@ -158,11 +157,6 @@ def _of(every: Mapping[str, Errors | Unavailable] | Unavailable, name: str) -> E
     if isinstance(every, Unavailable):
         return every
     return every.get(name, Unavailable(Kind.NOT_READ, "nobody counted"))
-
-
-def _real(link: Link) -> bool:
-    """Whether its counters are those of a cable: those of a veth, a VLAN or a bridge are the kernel's own."""
-    return link.kind in REAL
 
 
 def _ports(rdma: Rdma, pci: Pci, gpus: Gpus, environ: Environ) -> tuple[tuple[RdmaDevice, RdmaPort], ...] | Unavailable:
@@ -178,24 +172,13 @@ def _below(ports: tuple[tuple[RdmaDevice, RdmaPort], ...], net: Net) -> tuple[Li
     if isinstance(net.links, Unavailable):
         return net.links
     names = {gid.netdev for _, port in ports if port.link_layer == "Ethernet" for gid in port.gids or ()}
-    return _with_ports_of_bonds(tuple(link for link in net.links if link.name in names), net)
+    return tuple(link for link in net.links if link.name in names)
 
 
 def _links(net: Net, environ: Environ, version: Version) -> tuple[Link, ...] | Unavailable:
-    """The interfaces that NET/Socket takes."""
-    settings = {name: environ.get(name) for name in ifname.VARIABLES}
-    if (lost := missing(net.links, *settings.values())) is not None:
-        return lost
-    picks = ifname.choose(net.links or (), version, {name: value for name, value in settings.items() if value}, "socket")
-    if isinstance(picks, Unavailable):
-        return picks
-    taken = tuple(link for pick in picks if (link := net.link(pick.interface)) and not link.loopback)
-    return _with_ports_of_bonds(taken, net)
-
-
-def _with_ports_of_bonds(links: tuple[Link, ...], net: Net) -> tuple[Link, ...]:
-    bonds = {link.index for link in links if link.kind == "bond"}
-    return (*links, *(link for link in net.links or () if link.controller in bonds))
+    """The interfaces that NET/Socket takes to other nodes."""
+    found = interfaces.of_sockets(net, environ, version)
+    return found if isinstance(found, Unavailable) else found[1]
 
 
 def _judged(cables: list[Cable], bare: list[str], seconds: float, vantage: Vantage) -> Iterator[Finding]:
@@ -207,7 +190,7 @@ def _judged(cables: list[Cable], bare: list[str], seconds: float, vantage: Vanta
         names = ", ".join(name for name, one in silent.items() if one == why)
         yield unknown(f"errors of {names} could not be read: {why}", subject=names, how="rdma statistic show; ip -s -s link")
     if bare:
-        text = f"{', '.join(bare)}: the hardware below is not in this network namespace, and counts its errors elsewhere"
+        text = f"{', '.join(bare)}: no hardware is seen below that would count its errors"
         yield unknown(text, subject=", ".join(bare), how="on the node: netdoctor preflight --vantage node; ip -s -s link")
     good = [cable for cable in cables if cable.name not in named and cable.name not in silent]
     if good:

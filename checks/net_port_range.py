@@ -160,8 +160,6 @@ def _connections(span: Range, environ: Environ) -> Iterator[Finding]:
     if isinstance(nodes, Unavailable):
         yield unknown(f"how many nodes: {nodes}", subject="connections")
         return
-    if job.others and job.nodes is None:
-        nodes = max(nodes, 2)  # at least: nobody counted them
     if nodes < 2:
         return
     pxn = nccl_param(environ.get("NCCL_PXN_DISABLE"), 0) != 1  # src/graph/paths.cc, ncclTopoComputePaths: nothing but 1 is off

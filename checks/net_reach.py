@@ -6,20 +6,24 @@ From one node: `netdoctor allreduce` tries every pair of nodes, both ways, on po
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address, ip_network
+from functools import partial
+from ipaddress import ip_address
 
 from netdoctor.api import (
     FROM_JOB,
+    Baseline,
     Environ,
     Finding,
     Fix,
     Intent,
     Kernel,
-    Kind,
-    Link,
+    Libraries,
+    NcclChoice,
     Net,
     Path,
+    PathRun,
     Peer,
+    Rdma,
     Reach,
     Unavailable,
     Vantage,
@@ -28,16 +32,16 @@ from netdoctor.api import (
     count,
     fail,
     fix_sysctl,
-    interfaces,
+    ifname,
     missing,
+    neighbours,
     ok,
     skip,
+    transport,
     unknown,
 )
 
-HOSTS, NEIGHBOURS = "hosts", "neighbours"
-ROOM = "net.ipv4.neigh.default.gc_thresh3"
-KEPT = "net.ipv4.neigh.default.gc_thresh2"  # net/core/neighbour.c, neigh_alloc and neigh_forced_gc
+HOSTS = "hosts"
 GONE = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")
 REFUSED = {"EPERM": "a firewall of this node", "EACCES": "a firewall", "ECONNREFUSED": "the host"}
 ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
@@ -50,14 +54,30 @@ DNS = "getent hosts NAME here and on another node; the search domain in /etc/res
 
 
 @check(id="net.reach", title="The other hosts answer, in packets of the full size", cause="firewall_connect")
-def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Intent, vantage: Vantage) -> Iterator[Finding]:
+def reach(
+    net: Net,
+    reach: Reach,
+    environ: Environ,
+    kernel: Kernel,
+    intent: Intent,
+    vantage: Vantage,
+    rdma: Rdma,
+    libraries: Libraries,
+    nccl: NcclChoice,
+    baseline: Baseline,
+    paths: PathRun,
+) -> Iterator[Finding]:
     if isinstance(intent.count, Unavailable):
         yield unknown(f"whether there are other hosts could not be told: {intent.count}", subject=HOSTS)
         return
     if intent.others is False:
         yield skip(f"{intent.why}: there are no other hosts")
         return
-    yield from _neighbours(net, kernel, intent, vantage)
+    data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
+    version = ifname.versions(nccl, libraries)[-1]
+    need = neighbours.of_job(intent.nodes or 1, net, environ, rdma, version, sockets=data.sockets)
+    if need:
+        yield from neighbours.judge(intent.count, need, kernel, partial(_more_room, vantage))
     if not vantage.job_network:
         yield unknown(f"hosts are reached from the job's network, {vantage.network_elsewhere}", subject=HOSTS, how=FROM_JOB)
         return
@@ -67,6 +87,7 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
         yield unknown(f"which other hosts there are, and whether they answer, could not be read: {lost}", subject=HOSTS)
         return
     everybody = (*net.others, *(reach.hosts or ()))
+    known = max(reach.named, len(everybody))
     strange = next((one for one in net.perhaps_others if one), None)
     if not everybody and strange:
         yield unknown(f"whether {strange.name} is another host could not be told: {strange.local}", subject=HOSTS, how=DNS)
@@ -83,9 +104,9 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
     yield from found
     good = [name for name, path in (reach.paths or {}).items() if path.full or (path.small and path.told)]
     if good and not found:
-        told = min((path.told for path in (reach.paths or {}).values() if path.told and not path.full), default=0)
-        notes = [f"a router on the way passes {told} bytes, and says so"] if told else []
-        beyond = [f"of {reach.named} hosts in the list {len(good)} were asked"] if reach.named > len(good) + 1 else []
+        told = [path.told for path in (reach.paths or {}).values() if path.told and not path.full]
+        notes = [f"a router on the way passes {min(told)} bytes, and says so"] if told else []
+        beyond = [f"of {known} hosts that are named {len(good)} were asked"] if known > len(good) + 1 else []
         text = f"{count(len(good), 'host')} of the job {'answers' if len(good) == 1 else 'answer'} in packets of the full size"
         yield ok(text, subject=HOSTS, notes=(*notes, *beyond))
     elif not found:
@@ -142,7 +163,7 @@ def _path(name: str, path: Path) -> Finding | None:
             cause="mtu",
             loss=cost.SOMETIMES,
             expected=f"an answer to an echo of {path.size} bytes",
-            why="connections are made and small messages pass; what is larger hangs (RFC 2923)",
+            why="connections are made, and what is larger hangs (RFC 2923), unless the other end itself has a smaller MTU",
             fix=MEND_MTU,
             size=path.size,
         )
@@ -157,43 +178,6 @@ def _path(name: str, path: Path) -> Finding | None:
     return unknown(text, subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
 
 
-def _neighbours(net: Net, kernel: Kernel, intent: Intent, vantage: Vantage) -> Iterator[Finding]:
-    """An entry for each host that a subnet of this node holds: beyond the limit a connection fails with ENOBUFS or hangs
-    (net/core/neighbour.c, neigh_alloc: "neighbor table overflow!").  The limit is the whole machine's."""
-    nodes, links = intent.count, net.links
-    if not isinstance(nodes, int) or isinstance(links, Unavailable) or nodes < 2:
-        return
-    need = sum(min(nodes - 1, room) for link in links if not interfaces.stays(net, link) and (room := _on_link(link)))
-    if not need:
-        return
-    most = kernel.sysctl_ints(ROOM)
-    if isinstance(most, Unavailable):
-        text = f"how many neighbours the kernel keeps, of which the job has {need}, could not be read: {most}"
-        inside = "on the node: a network namespace does not show it" if most.kind is Kind.ABSENT else "as root"
-        yield unknown(text, subject=NEIGHBOURS, how=f"sysctl {ROOM} ({inside})")
-    elif need > most[0]:
-        low, middle, high = (need * n for n in (1, 2, 4))
-        others = tuple((f"net.ipv4.neigh.default.gc_thresh{n}", str(size)) for n, size in ((1, low), (2, middle)))
-        yield fail(
-            f"the job's {nodes} nodes are {need} neighbours in this node's subnets, and the kernel keeps {most[0]}",
-            subject=NEIGHBOURS,
-            loss=cost.SOMETIMES,
-            expected=f"{ROOM} of {need} or more",
-            why="connections fail now and then: 'neighbour: arp_cache: neighbor table overflow!' in the kernel's log",
-            fix=fix_sysctl(vantage, ROOM, str(high), *others),
-            need=need,
-            room=most[0],
-        )
-    else:
-        kept = kernel.sysctl_ints(KEPT)
-        few = kept[0] if not isinstance(kept, Unavailable) and kept[0] < need else None
-        notes = [f"beyond {KEPT} of {few} it drops those that were idle for 5 s, and asks for them again"] if few else []
-        yield ok(f"the kernel has room for the job's {count(need, 'neighbour')}", subject=NEIGHBOURS, notes=notes, room=most[0])
-
-
-def _on_link(link: Link) -> int:
-    """Hosts that the largest IPv4 subnet of an interface may hold; 0: none leads to another node."""
-    if not link.up or not link.running:
-        return 0
-    sizes = [ip_network(f"{one.ip}/{one.prefix}", strict=False).num_addresses - 3 for one in link.addresses if one.family == 4]
-    return max((0, *sizes))
+def _more_room(vantage: Vantage, need: int) -> Fix:
+    low, middle = ((f"net.ipv4.neigh.default.gc_thresh{n}", str(need * n)) for n in (1, 2))
+    return fix_sysctl(vantage, neighbours.ROOM, str(4 * need), low, middle)

@@ -143,14 +143,11 @@ def _congestion(kernel: Kernel, files: SysctlFiles) -> Iterator[Finding]:
 
 def _links(net: Net, environ: Environ, version: Version) -> Iterator[Link | Finding]:
     """The interfaces that NET/Socket takes."""
-    settings = {name: environ.get(name) for name in ifname.VARIABLES}
-    known, lost = {name: value for name, value in settings.items() if value}, missing(net.links, *settings.values())
-    picks = lost if lost is not None else ifname.choose(net.links or (), version, known, "socket")
-    if isinstance(picks, Unavailable):
-        yield unknown(f"which interfaces carry the data could not be told: {picks}")
+    found = interfaces.of_sockets(net, environ, version)
+    if isinstance(found, Unavailable):
+        yield unknown(f"which interfaces carry the data could not be told: {found}")
         return
-    links = [link for pick in picks if (link := net.link(pick.interface))]
-    out = [link for link in links if not interfaces.stays(net, link, named=interfaces.meant(known))]
+    links, out = found
     if not out and not any(link.loopback for link in links):
         yield unknown("NCCL finds no interface that leaves this node for its sockets", how="see net.socket_ifname")
     for link in links:

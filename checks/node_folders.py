@@ -6,6 +6,7 @@ There a folder for reading only or another's is a fault, too, which of /tmp or H
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from netdoctor.api import (
     CLOSED,
@@ -42,13 +43,14 @@ def node_folders(system: System, vantage: Vantage) -> Iterator[Finding]:
 
 
 def _folder(name: str, room: Room | Unavailable, vantage: Vantage) -> Finding:
+    path = quote(name)
     if isinstance(room, Unavailable):
         why = "it is not there: the job may make it" if room.kind is Kind.ABSENT else room
-        return unknown(f"whether the job can write {name} was not seen: {why}", subject=name, how=f"touch {name}/x")
+        return unknown(f"whether the job can write {name} was not seen: {why}", subject=name, how=f"touch {path}/x")
     broken = room.broken(vantage.euid == 0)
     if words := broken or (CLOSED.get(room.error) if vantage.job_user else None):
         mend = OPEN if not broken else SPACE if room.full else REPAIR
-        fix = Fix(mend.summary, tuple(command.format(name) for command in mend.commands))
+        fix = Fix(mend.summary, tuple(command.format(path) for command in mend.commands))
         return fail(f"the job cannot write {name}: it {words}", subject=name, loss=cost.STOPS, fix=fix)
     if room.error or not vantage.job_user:
         text = f"whether the job can write {name} is not seen: {room.error or vantage.elsewhere}"
@@ -57,5 +59,5 @@ def _folder(name: str, room: Room | Unavailable, vantage: Vantage) -> Finding:
         text = (
             f"{name} is open to the job and has room, but no file could be tried there: its file system has none without a name"
         )
-        return unknown(f"{text}, and a quota shows in nothing else", subject=name, how=f"as the job: touch {name}/x; quota")
+        return unknown(f"{text}, and a quota shows in nothing else", subject=name, how=f"as the job: touch {path}/x; quota")
     return ok(f"the job can write {name}", subject=name)

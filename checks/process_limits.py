@@ -52,6 +52,7 @@ TASKS_LEAST = 2
 # OpenMP and torch's intra-op pool take a thread a CPU; NCCL's socket helpers are 16 a connection at most (MAX_THREADS,
 # src/transport/net_socket.cc), and some thirty are CUDA's, autograd's and the watchdogs'.
 TASKS_MOST, MANY = 64, 4096  # as many CPUs as hardly any machine has, where they could not be counted
+MANY_NODES = 16384  # as many as hardly any job has, where nobody counts them
 CORES_LEAST = 1  # as cpu.numa_affinity: the main threads of the ranks would take turns
 CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is under way
 # `import torch` holds 148 MB of its own (torch 2.13 without CUDA, Anonymous of smaps_rollup; with CUDA more): half of it.
@@ -60,6 +61,7 @@ MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as 
 CORES = "a rank's main thread takes a core, and NCCL's proxy another while anything is under way"
 MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
+TAKEN = {"nproc": "how much of that is taken is not known"}  # no more than all users' together
 WORKERS = "workers of a DataLoader are not counted"
 
 
@@ -107,8 +109,9 @@ class Here:
         if isinstance(cap.used, Unavailable):
             return unknown(f"{has}, and how much of it is taken could not be read: {cap.used}", **said)
         if left < need.most:  # what is taken may be this very job's
-            taken = ", and most of that is taken" if left < need.least else ""
-            text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
+            short = left < need.least or cap.most >= need.most  # of what is taken, not of the limit
+            taken = f", and {TAKEN.get(subject, 'much of that is taken')}" if short else ""
+            text = f"{has}{taken}; {self.whoever} may take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))
         notes = () if subject in ("cpu", "nofile") else (WORKERS,)
@@ -152,8 +155,9 @@ def limits(
     # A container a rank shows one GPU: its limits are that rank's.
     shown = len(gpus.visible or ()) or intent.ranks_most
     certain, ranks = (intent.ranks_per_node or min(count, shown) for count in (intent.ranks_here, intent.ranks_most))
-    here = Here(ranks, certain, intent.ranks_most * nodes, intent.ranks_here * nodes, intent, vantage)
-    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if nodes > 1 else 0, here)
+    at_most = MANY_NODES if intent.uncounted else nodes
+    here = Here(ranks, certain, intent.ranks_most * at_most, intent.ranks_here * nodes, intent, vantage)
+    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, here)
     cpus = len(cpu.online or range(MANY))
     tasks = Need(
         TASKS_LEAST * certain,
@@ -161,7 +165,7 @@ def limits(
         f"a rank has its main thread and NCCL's proxy, at most {TASKS_MOST} threads of NCCL, CUDA and autograd and "
         f"{cpus} of OpenMP, one a CPU",
     )
-    yield _nproc(kernel.limit("nproc"), tasks, here)
+    yield _nproc(kernel.limit("nproc"), kernel.threads, tasks, here)
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     for subject, caps, need, what in (
         ("pids", cgroups.pids, tasks, "{} processes and threads"),
@@ -185,13 +189,14 @@ def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
     what = (
         f"a process of this job, at most: {FILES_MOST} for libraries and devices, {of_nccl * here.intent.communicators} for "
         f"{count(here.intent.communicators, 'communicator')} of NCCL, {gloo} for Gloo, {here.job} for the store"
+        f"{f'; how many nodes it has nobody says: at most {MANY_NODES}' if here.intent.uncounted else ''}"
     )
     if limit == UNLIMITED:
         return ok("open files are not limited", subject="nofile", ranks=here.ranks)
     return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most, what), "nofile", "{} descriptors a process")
 
 
-def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:
+def _nproc(limit: int | Unavailable, all_users: int | Unavailable, need: Need, here: Here) -> Finding:
     """RLIMIT_NPROC counts threads of the user on the whole machine, and does not hold with these rights (kernel/fork.c)."""
     if isinstance(limit, Unavailable):
         return unknown(f"the limit of processes could not be read: {limit}", subject="nproc")
@@ -200,7 +205,8 @@ def _nproc(limit: int | Unavailable, need: Need, here: Here) -> Finding:
         text = "are not limited" if limit == UNLIMITED else "are limited, which does not hold for root"
         return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
     what = "{} processes and threads for all that the user runs on this machine"
-    return here.judged("nproc", Cap("ulimit -u", limit), need, "pids", what)
+    # A PID namespace hides some of the user's: they are no more than all users' together.
+    return here.judged("nproc", Cap("ulimit -u", limit, all_users), need, "pids", what)
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:

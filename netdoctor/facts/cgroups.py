@@ -33,16 +33,20 @@ class Cgroups(Fact):
     rdma: tuple[Cap | Unavailable, ...] | Unavailable = ()  # of each level the device of which it gives the fewest handles
 
 
-# Controller -> files of v2, of v1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/*.rst; sched/sched-bwc.rst).
+# Controller -> files of v2, of v1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/*.rst; sched/sched-bwc.rst).  Beyond
+# memory.high nobody is ended: who allocates sleeps instead, up to two seconds each time (mm/memcontrol.c,
+# mem_cgroup_handle_over_high).
 _FILES: Final = {
-    "pids": ("pids.max", "pids.max"),
-    "cpu": ("cpu.max", "cpu.cfs_quota_us"),
-    "cpuset": ("cpuset.cpus.effective", "cpuset.effective_cpus"),
-    "memory": ("memory.max", "memory.limit_in_bytes"),
-    "rdma": ("rdma.max", "rdma.max"),
+    "pids": (("pids.max",), ("pids.max",)),
+    "cpu": (("cpu.max",), ("cpu.cfs_quota_us",)),
+    "cpuset": (("cpuset.cpus.effective",), ("cpuset.effective_cpus",)),
+    "memory": (("memory.max", "memory.high"), ("memory.limit_in_bytes",)),
+    "rdma": (("rdma.max",), ("rdma.max",)),
 }
-# Of v2 and of v1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
-_HELD: Final = re.compile(r"^(?:anon|shmem|slab_unreclaimable|total_rss|total_shmem) (\d{1,20})$", re.ASCII | re.MULTILINE)
+# What nobody gives back while its process lives, of v2 and of v1 (Documentation/admin-guide/cgroup-v2.rst, memory.stat;
+# cgroup-v1/memory.rst).
+_OF_THE_KERNEL: Final = "kernel_stack|pagetables|sec_pagetables|percpu|sock|vmalloc|slab_unreclaimable"
+_HELD: Final = re.compile(rf"^(?:anon|shmem|{_OF_THE_KERNEL}|total_rss|total_shmem) (\d{{1,20}})$", re.ASCII | re.MULTILINE)
 _NO_LIMIT: Final = 1 << 60  # v1 shows PAGE_COUNTER_MAX, a little less than 2^63 (mm/page_counter.c)
 
 
@@ -74,9 +78,10 @@ class _Look:
         by_v1 = next((path for _, names, path in lines if controller in names.split(",")), None)
         self.v2 = by_v1 is None
         self.path = by_v1 or next((path for number, names, path in lines if number == "0" and not names), None)
-        self.root, self.mount = _mounted(mounts, None if self.v2 else controller)
+        every = _mounted(mounts, None if self.v2 else controller)
+        self.mount = every[0][1] if every else ""
         self.some = " - cgroup" in mounts  # of any controller
-        self.levels = self._levels()
+        self.levels = self._levels(every)
         self.hidden: bool | Unavailable = False
         if isinstance(self.levels, Unavailable):
             self.hidden = self.levels
@@ -86,18 +91,18 @@ class _Look:
             mark = "cgroup.events" if self.v2 else "release_agent"
             self.hidden = top if isinstance(top, Unavailable) else (mark in top) == self.v2
 
-    def _levels(self) -> tuple[str, ...] | Unavailable:
-        """Folders, this process's own first; () where no hierarchy has the controller."""
+    def _levels(self, mounts: list[tuple[str, str]]) -> tuple[str, ...] | Unavailable:
+        """Folders, this process's own first; () where no hierarchy has the controller.
+
+        Of several mounts (a pod has the node's /sys beside its own) the one that shows most of what is above this process.
+        """
         if self.path is None:
             return ()
-        if not self.mount:
+        if not mounts:
             which = f" with {self.controller}" if self.some else ""
             return Unavailable(Kind.NOT_READ, f"no cgroup file system{which} is mounted here")
-        below = f"{self.path.rstrip('/')}/".removeprefix("/" if self.root == "/" else f"{self.root}/")
-        if "/../" in f"/{below}" or below.startswith("/"):
-            return Unavailable(Kind.NOT_READ, f"the cgroup {self.path} is not below {self.mount}")
-        steps = [step for step in below.split("/") if step]
-        return tuple("/".join((self.mount, *steps[:depth])) for depth in range(len(steps), -1, -1))
+        shown = [some for root, mount in mounts if (some := _below(self.path, root, mount))]
+        return max(shown, key=len, default=Unavailable(Kind.NOT_READ, f"the cgroup {self.path} is not below {self.mount}"))
 
     def caps(self) -> tuple[Cap | Unavailable, ...]:
         if isinstance(self.levels, Unavailable):
@@ -109,25 +114,36 @@ class _Look:
         if isinstance(there, Unavailable):  # its mount is covered by another, or it ended
             yield Unavailable(Kind.NOT_READ, f"{level}: {there}")
             return
-        name = _FILES[self.controller][0 if self.v2 else 1]
-        if name in there and (got := _value(self.host, self.controller, f"{level}/{name}")) is not None:
-            yield got
+        for name in _FILES[self.controller][0 if self.v2 else 1]:
+            if name in there and (got := _value(self.host, self.controller, level, name)) is not None:
+                yield got
 
 
-def _mounted(mounts: str, controller: str | None) -> tuple[str, str]:
-    """Root and place of the mount (proc_pid_mountinfo(5)); empty where there is none."""
+def _mounted(mounts: str, controller: str | None) -> list[tuple[str, str]]:
+    """Root and place of each mount (proc_pid_mountinfo(5)), that which was mounted last first."""
+    found = []
     for line in reversed(mounts.splitlines()):
         left, _, right = line.partition(" - ")
         fields, kind = left.split(), right.split()
         if len(fields) > 4 and len(kind) > 2:
             wanted = kind[0] == "cgroup2" if controller is None else kind[0] == "cgroup" and controller in kind[2].split(",")
             if wanted:
-                return fields[3], fields[4]
-    return "/", ""
+                found.append((fields[3], fields[4]))
+    return found
 
 
-def _value(host: Host, controller: str, file: str) -> Cap | None | Unavailable:
+def _below(path: str, root: str, mount: str) -> tuple[str, ...]:
+    """Folders from that of a cgroup up to its mount; () where the mount does not show it."""
+    below = f"{path.rstrip('/')}/".removeprefix("/" if root == "/" else f"{root}/")
+    if "/../" in f"/{below}" or below.startswith("/"):
+        return ()
+    steps = [step for step in below.split("/") if step]
+    return tuple("/".join((mount, *steps[:depth])) for depth in range(len(steps), -1, -1))
+
+
+def _value(host: Host, controller: str, level: str, name: str) -> Cap | None | Unavailable:
     """None: it sets no limit."""
+    file = f"{level}/{name}"
     text = read(host, file)
     if isinstance(text, Unavailable):
         return text
@@ -143,13 +159,13 @@ def _value(host: Host, controller: str, file: str) -> Cap | None | Unavailable:
     if first in ("max", "-1") or int(first) >= _NO_LIMIT:
         return None
     if controller == "cpu":
-        told = period or read(host, file.replace("quota", "period"))
+        told = period or read(host, f"{level}/cpu.cfs_period_us")
         if isinstance(told, Unavailable):
             return told
         return Cap(file, int(first) / int(told)) if told.isdecimal() and int(told) else Unavailable(Kind.MALFORMED, file)
     if controller == "pids":
-        return Cap(file, int(first), read_int(host, file.replace("max", "current")))
-    return Cap(file, int(first), _held(host, f"{file.rpartition('/')[0]}/memory.stat"))
+        return Cap(file, int(first), read_int(host, f"{level}/pids.current"))
+    return Cap(file, int(first), _held(host, f"{level}/memory.stat"))
 
 
 def _held(host: Host, file: str) -> int | Unavailable:

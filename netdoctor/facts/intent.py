@@ -76,8 +76,13 @@ class Intent(Fact):
 
     @property
     def count(self) -> int | Unavailable:
-        """Nodes of the job as far as they were counted; who says nothing is one."""
-        return self.nodes if self.nodes is not None else 1
+        """Nodes of the job, at least: where nothing says so it is one, where several are not counted two."""
+        return self.nodes if self.nodes is not None else 2 if self.others else 1
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether it may have more nodes than `count`."""
+        return self.nodes is None and (self.others is True or self.open is not None)
 
     @property
     def open(self) -> Unavailable | None:

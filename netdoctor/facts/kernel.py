@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
-from netdoctor.host.base import Host, mapping, names, read, value
+from netdoctor.host.base import Host, mapping, matching, names, read, value
 from netdoctor.model import Kind, Unavailable
 
 UNLIMITED = -1
@@ -31,8 +31,9 @@ class Kernel(Fact):
     memory_peers: Mapping[str, str | Unavailable]  # /sys/kernel/mm/memory_peers/NAME/version by NAME, of `MEMORY_PEERS`
     sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
-    shm_size: int | Unavailable  # bytes that the tmpfs on /dev/shm may hold
+    shm_size: int | Unavailable  # bytes that /dev/shm may hold
     shm_free: int | Unavailable  # of them those that nobody holds now
+    threads: int | Unavailable = Unavailable(Kind.NOT_READ, "/proc/loadavg was not read")  # of all users, on the whole machine
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -113,38 +114,43 @@ def probe(host: Host) -> Kernel:
         limits=_limits(host),
         shm_size=_shm_size(host),
         shm_free=_shm_free(host),
+        threads=_threads(host),
     )
 
 
-def _shm_size(host: Host) -> int | Unavailable:
-    """size= of the tmpfs that is mounted last on /dev/shm (proc_pid_mountinfo(5)), in KiB; 0 is no limit.
+def _threads(host: Host) -> int | Unavailable:
+    """proc_loadavg(5): the kernel's count of all, in whatever PID namespace this is (fs/proc/loadavg.c, nr_threads)."""
+    found = matching(host, "/proc/loadavg", r"(?:\d{1,9}\.\d\d ){3}\d{1,9}/(\d{1,9}) ")
+    return found if isinstance(found, Unavailable) else int(found[1])
 
-    It is not shown where it is the default, half of the memory (mm/shmem.c, shmem_show_options, shmem_default_max_blocks).
+
+def _shm_size(host: Host) -> int | Unavailable:
+    """statvfs(3), for /proc/self/mountinfo also lists mounts that another covers.
+
+    A tmpfs without a limit gives no blocks at all (mm/shmem.c, shmem_statfs), and so does what is no tmpfs.
     """
+    size = _shm(host, "size")
+    if isinstance(size, Unavailable) or size:
+        return size
     text = read(host, "/proc/self/mountinfo")
     if isinstance(text, Unavailable):
         return text
     for line in reversed(text.splitlines()):
         left, _, right = line.partition(" - ")
         if left.split()[4:5] == ["/dev/shm"]:
-            if right.split()[:1] != ["tmpfs"]:
-                return Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs")
-            found = re.search(r"[ ,]size=(\d{1,15})k(?:,|$)", right, re.ASCII)
-            size = int(found[1]) << 10 if found else None
-            memory = size or _memory(host)
-            return memory // 2 if size is None and memory else memory
+            limitless = right.split()[:1] == ["tmpfs"]
+            return _memory(host) if limitless else Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs")
     return Unavailable(Kind.ABSENT, "nothing is mounted on /dev/shm")
 
 
 def _shm_free(host: Host) -> int | Unavailable:
-    """statvfs(3); a tmpfs without a limit gives no blocks at all (mm/shmem.c, shmem_statfs), and so does what is no tmpfs."""
+    size = _shm(host, "size")
+    return _shm(host, "free") if isinstance(size, Unavailable) or size else _shm_size(host)
+
+
+def _shm(host: Host, which: str) -> int | Unavailable:
     got = mapping(host, "statvfs:/dev/shm")
-    if isinstance(got, Unavailable):
-        return got
-    if got.get("size") != 0:
-        return value(got.get("free"), int, "statvfs of /dev/shm")
-    size = _shm_size(host)
-    return size if isinstance(size, Unavailable) else _memory(host)
+    return got if isinstance(got, Unavailable) else value(got.get(which), int, "statvfs of /dev/shm")
 
 
 def _memory(host: Host) -> int | Unavailable:

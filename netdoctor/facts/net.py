@@ -61,6 +61,7 @@ class Link:
     modes: LinkModes | None | Unavailable = None  # None: no Ethernet of its own, or its driver does not say
     bond_mode: int | None = None  # of a bond, where the kernel says: BOND_MODE_… of linux/if_bonding.h
     backup: bool = False  # a port of a bond that carries nothing: it waits, or is in no active aggregator
+    lower: int | None = None  # index of the interface on which a VLAN, a macvlan or their like lies, in this namespace
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,18 @@ class Net(Fact):
         by_name = next((one for one in self.links if one.name == name), None)
         return by_name or next((one for one in self.links if any(a.label == name for a in one.addresses)), None)
 
+    def cables(self, link: Link) -> tuple[Link, ...]:
+        """The interfaces with a cable that carry what this one does, bonds before their ports; () where none is in this
+        namespace."""
+        found, todo = dict[int, Link](), [link]
+        while todo:
+            one = todo.pop(0)
+            if one.index in found:
+                continue
+            found[one.index] = one
+            todo += [other for other in self.links or () if other.controller == one.index or other.index == one.lower]
+        return tuple(one for one in found.values() if one.kind in _WITH_CABLE)
+
     @property
     def master_is_here(self) -> bool | Unavailable:
         """Whether node 0, where a variable names it, is this node."""
@@ -125,6 +138,10 @@ class Net(Fact):
 IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40  # include/uapi/linux/if.h
 MAX_SPEED: Final = 16_000_000  # Mb/s, above any bond; some drivers say -1 as an unsigned number of 16 or 32 bits
 ELSEWHERE: Final = Unavailable(Kind.NOT_READ, "sysfs of another network namespace")
+_WITH_CABLE: Final = (
+    None,
+    "bond",
+)  # kinds of interfaces whose counters are those of a cable; of others they are the kernel's own
 # Interfaces whose speed is that of the hardware below; a veth says 10000 and a tun 10 whatever they carry.
 _REAL_SPEED: Final = (None, "bond", "team", "vlan", "macvlan", "ipvlan", "bridge", "ipoib")
 
@@ -223,6 +240,7 @@ def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
         modes=_modes(row.get("modes")),
         bond_mode=mode if type(mode := row.get("bond_mode")) is int else None,
         backup=row.get("bond_state") == 1,
+        lower=lower if type(lower := row.get("lower")) is int else None,
     )
 
 

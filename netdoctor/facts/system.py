@@ -38,6 +38,7 @@ CLOSED: Final = {
     "EACCES": "is closed to this user",
     "EPERM": "is closed to this user",
     "ENOTDIR": "is no folder",
+    "ELOOP": "leads in a circle of links",
 }
 DIED: Final = 1 << 7  # TAINT_DIE
 _FULL: Final = frozenset({"", "ENOSPC", "EDQUOT", "EACCES"})

@@ -38,6 +38,7 @@ DEADLINES: Final[Mapping[str, float]] = {
     "gpu_load": 630.0,
     "net_errors": 630.0,
     "imex": 12.0,
+    "shm": 20.0,  # the kernel hands out 3 GB/s and more, and job.shm_bytes may be tens
 }
 PATIENCE: Final = 40.0  # seconds that all answers together may keep the caller waiting
 GRACE: Final = 0.3  # seconds between TERM and KILL, and after an answer until KILL

@@ -20,6 +20,8 @@ BLOCK: Final = bytes(4096)
 _NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 # What a file system says of every call that is damaged, shut down, or without its server or program.
 _LOST: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.ESHUTDOWN, errno.ESTALE, errno.ENOTCONN})
+# What keeps this user from coming to a folder, whoever makes it.
+_CLOSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
 
 
 class LiveHost:
@@ -185,7 +187,7 @@ def _room(path: str, _root: str | None) -> Answer:
     try:
         got = os.statvfs(path)
     except OSError as error:
-        if error.errno not in _LOST:
+        if error.errno not in _LOST | _CLOSED:
             raise
         return {"errno": error.errno, "name": errno.errorcode[error.errno], "tried": True, "size": 0, "free": 0}
     told = {"size": got.f_blocks * got.f_frsize, "free": got.f_bavail * got.f_frsize}

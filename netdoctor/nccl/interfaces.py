@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address, ip_interface
 from typing import Final
 
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.net import Link, Net
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.nccl import ifname
 from netdoctor.nccl.interface_names import INSIDE_NAMES, TUNNEL_NAMES
 
 INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")  # networks of containers, and tunnels
@@ -53,6 +56,19 @@ def stays(net: Net, link: Link, *, named: bool = False) -> bool:
         return True
     tunnel = link.kind in INSIDE_KINDS or link.name.startswith(TUNNEL_NAMES)
     return inside_node(net, link) and link.name not in leading_out(net) and not (named and tunnel)
+
+
+def of_sockets(net: Net, environ: Environ, version: Version) -> tuple[tuple[Link, ...], tuple[Link, ...]] | Unavailable:
+    """The interfaces that NET/Socket takes, and those of them that leave this node."""
+    settings = {name: environ.get(name) for name in ifname.VARIABLES}
+    if (lost := missing(net.links, *settings.values())) is not None:
+        return lost
+    known = {name: value for name, value in settings.items() if value}
+    picks = ifname.choose(net.links or (), version, known, "socket")
+    if isinstance(picks, Unavailable):
+        return picks
+    taken = tuple(link for pick in picks if (link := net.link(pick.interface)))
+    return taken, tuple(link for link in taken if not stays(net, link, named=meant(known)))
 
 
 def one_network(links: Iterable[Link]) -> str | None:

@@ -14,7 +14,7 @@ veth('eth0', '10.0.0.7/24', '10.5.0.7/24 label eth0:1', 'fd00::7/64', 'fe80::7/6
 veth('eth1', '10.1.0.7/24', '192.168.0.7/24')
 veth('eth2', '10.2.0.7/24', up=False)
 bridge('br0', '172.18.0.1/16')
-sh('ip link set eth2p master br0')
+sh('ip link set eth2p master br0', 'ip link add mac0 link eth0 type macvlan')
 sh('ip route add default via 10.0.0.1', 'ip -6 route add default via fd00::1', 'ip route add 203.0.113.0/24 via 10.1.0.1',
    'ip route add unreachable 198.18.0.0/15', 'ip route add default via 10.1.0.1 table 77',
    'ip rule add from 10.1.0.7 lookup 77')
@@ -33,14 +33,22 @@ for one in ip("addr"):
     theirs[one["ifname"]] = {
         "index": one["ifindex"], "mtu": one["mtu"], "up": "UP" in one["flags"], "lower": one.get("address"),
         "kind": one.get("linkinfo", {}).get("info_kind"), "master": one.get("master"),
+        "on": None if "link_netnsid" in one else one.get("link"),
         "addresses": [[a["local"], a["prefixlen"], a["scope"], a.get("label")] for a in one["addr_info"]],
     }
 for one in told["links"]:
     mine[one["name"]] = {
         "index": one["index"], "mtu": one["mtu"], "up": bool(one["flags"] & 1), "lower": one["address"],
-        "kind": one["kind"], "master": indexes.get(one["controller"]),
+        "kind": one["kind"], "master": indexes.get(one["controller"]), "on": indexes.get(one.get("lower")),
         "addresses": [[a["ip"], a["prefix"], a["scope"], a["label"]] for a in told["addresses"] if a["index"] == one["index"]],
     }
+elsewhere = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+elsewhere.stdout.readline()
+sh(f"ip link set mac0 netns {elsewhere.pid}")
+away = json.loads(subprocess.run(["nsenter", "--net", f"--target={elsewhere.pid}", sys.executable, "-c",
+    "import json; from netdoctor.host.helpers.netlink import answer; print(json.dumps(answer({})['links']))"],
+    capture_output=True, check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}).stdout)
+elsewhere.communicate()
 wanted = ["203.0.113.9", "10.0.0.9", "10.0.0.7", "198.51.100.9", "198.18.0.1", "fd00::9", "2001:db8::9"]
 got = answer({"routes": ",".join(wanted)})["routes"]
 hops = {}
@@ -48,21 +56,23 @@ for one in wanted:
     done = subprocess.run(["ip", "-j", "route", "get", one], capture_output=True)
     hop = json.loads(done.stdout)[0] if done.stdout.strip() else {}
     hops[one] = [hop.get("dev"), hop.get("gateway"), hop.get("prefsrc")] if done.returncode == 0 else None
-say([theirs, mine, hops, got, told["default"]])
+say([theirs, mine, hops, got, told["default"], {one["name"]: one.get("lower") for one in away}])
 """
 )
 
 
 def test_links_and_addresses_are_those_of_iproute2() -> None:
-    theirs, mine, _, _, _ = netlab.run(AGAINST_IP)
+    theirs, mine, _, _, _, away = netlab.run(AGAINST_IP)
     assert {"lo", "eth0", "eth1", "eth2", "br0"} <= set(mine)
     assert mine == theirs
     assert mine["eth0"]["addresses"][1] == ["10.5.0.7", 24, "global", "eth0:1"]
     assert (mine["br0"]["kind"], mine["eth2p"]["master"]) == ("bridge", "br0")
+    assert (mine["mac0"]["on"], mine["eth0"]["on"], mine["br0"]["on"]) == ("eth0", "eth0p", None)
+    assert away == {"lo": None, "mac0": None}  # its number is another namespace's
 
 
 def test_routes_are_those_of_iproute2() -> None:
-    _, _, theirs, mine, default = netlab.run(AGAINST_IP)
+    _, _, theirs, mine, default, _ = netlab.run(AGAINST_IP)
     for destination, hop in theirs.items():
         main = mine[destination]["main"]
         if hop is None:

@@ -25,16 +25,16 @@ from netdoctor.host.base import question
 from netdoctor.host.live import LiveHost
 from netdoctor.model import plain
 host = LiveHost()
-got = plain(host.ask(question("shm", files=2, each=33034240, beside={beside})))
+got = plain(host.ask(question("shm", files={files}, each={each}, beside={beside})))
 host.close()
 room = os.statvfs("/dev/shm")
 print(json.dumps([got, os.listdir("/dev/shm"), room.f_blocks - room.f_bfree]))
 """
 
 
-def asked(setup: str, beside: int = 0, prefix: str = "") -> Any:
+def asked(setup: str, beside: int = 0, prefix: str = "", *, files: int = 2, each: int = 33034240) -> Any:
     """Its answer, what is in the folder afterwards, and how many blocks are held."""
-    script = f"{setup}\nexec {prefix} {sys.executable} -c '{PROGRAM.format(beside=beside)}'"
+    script = f"{setup}\nexec {prefix} {sys.executable} -c '{PROGRAM.format(beside=beside, files=files, each=each)}'"
     run = ["unshare", "--mount", "sh", "-ec", script]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -59,6 +59,16 @@ def test_what_it_says_of_a_mount(setup: str, beside: int, error: str) -> None:
     drop = "setpriv --bounding-set -all --inh-caps -all" if error == "EACCES" else ""
     got, left, held = asked(setup, beside, drop)
     assert (got, left, held) == ({"error": error}, [], 0)
+
+
+def test_of_an_nccl_that_was_not_measured_the_jobs_own_is_tried() -> None:
+    mount = "mount -t tmpfs -o size=9m shm /dev/shm"
+    assert [asked(mount, size << 20, files=8, each=0)[0]["error"] for size in (8, 10)] == ["", "ENOSPC"]
+
+
+def test_the_files_of_all_ranks_are_more_than_one_may_open() -> None:
+    got, left, held = asked("mount -t tmpfs shm /dev/shm; ulimit -Sn 64", files=200, each=4096)
+    assert (got, left, held) == ({"error": ""}, [], 0)
 
 
 def test_killed_in_the_middle_it_leaves_nothing() -> None:

@@ -106,3 +106,53 @@ def test_nothing_of_it() -> None:
 def test_where_none_is_mounted_all_controllers_have_one_reason(mounts: str, says: str) -> None:
     (lost,) = seen("3:pids:/x\n2:cpu:/x\n", mounts, {}).pids or ()
     assert says in str(lost)
+
+
+def test_a_folder_may_be_called_like_a_file() -> None:
+    """Names of slices are the site's own."""
+    files = {
+        "pids/release_agent": "",
+        "pids/max.slice/pids.max": "64\n",
+        "pids/max.slice/pids.current": "3\n",
+        "cpu/release_agent": "",
+        "cpu/quota/cpu.cfs_quota_us": "50000\n",
+        "cpu/quota/cpu.cfs_period_us": "100000\n",
+    }
+    mounts = "".join(V1.format(root="/", name=name) for name in ("pids", "cpu"))
+    found = seen("3:pids:/max.slice\n2:cpu:/quota\n", mounts, files)
+    assert found.pids == (Cap("/sys/fs/cgroup/pids/max.slice/pids.max", 64, 3),)
+    assert found.cpu == (Cap("/sys/fs/cgroup/cpu/quota/cpu.cfs_quota_us", 0.5),)
+
+
+def test_where_the_kernel_makes_them_wait() -> None:
+    """memory.high ends nobody, and lets nobody go on either."""
+    stat = "anon 4096\nkernel_stack 5\npagetables 6\npercpu 7\nsock 8\nvmalloc 9\nanon_thp 99\n"
+    tree = {"a/cgroup.events": "", "a/memory.max": "max\n", "a/memory.high": "8192\n", "a/memory.stat": stat}
+    found = seen("0::/a\n", V2.format(root="/"), {"cgroup.procs": "", **tree})
+    assert found.memory == (Cap("/sys/fs/cgroup/a/memory.high", 8192, 4131),)
+
+
+HOSTS = "40 25 0:27 {root} /host/sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "mounts", "top"),
+    [
+        ("0::/\n", V2.format(root="/") + HOSTS.format(root="/../.."), "/sys/fs/cgroup"),
+        ("0::/\n", HOSTS.format(root="/../..") + V2.format(root="/"), "/sys/fs/cgroup"),
+        ("0::/a\n", V2.format(root="/a") + HOSTS.format(root="/"), "/host/sys/fs/cgroup/a"),
+        ("0::/a\n", HOSTS.format(root="/") + V2.format(root="/a"), "/host/sys/fs/cgroup/a"),
+    ],
+)
+def test_the_nodes_tree_beside_a_containers_own(own: str, mounts: str, top: str) -> None:
+    host = ComposedHost()
+    host.files.write("/proc/self/cgroup", own)
+    host.files.write("/proc/self/mountinfo", mounts)
+    host.files.write("/host/sys/fs/cgroup/cgroup.procs", "")
+    for one in (top, "/sys/fs/cgroup"):
+        host.files.write(f"{one}/cgroup.events", "")
+    host.files.write(f"{top}/pids.max", "9\n")
+    host.files.write(f"{top}/pids.current", "1\n")
+    found = probe(host)
+    assert found.pids == (Cap(f"{top}/pids.max", 9, 1),)
+    assert found.hidden is (top == "/sys/fs/cgroup")

@@ -8,7 +8,8 @@ Parameters (all strings): ``routes`` = comma-separated IP addresses; with it onl
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
     {"routes": {IP: {"main": ROUTE, "via": [INTERFACE, …]}}}
 
-A bond also has "bond_mode" (0 balance-rr … 6 balance-alb), a port of one "bond_state" (0 active, 1 backup; linux/if_bonding.h).
+What lies on another interface of this namespace (a VLAN, a macvlan) also has its index, "lower"; a bond has "bond_mode"
+(0 balance-rr … 6 balance-alb), a port of one "bond_state" (0 active, 1 backup; linux/if_bonding.h).
 ``modes`` is what ethtool(8) says of a physical interface, where its driver does: {"supported", "advertised", "partner"}, each
 numbers of enum ethtool_link_mode_bit_indices.
 
@@ -37,7 +38,7 @@ NETLINK_ROUTE, NETLINK_SOCK_DIAG = 0, 4
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 20
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 REQUEST, ACK, DUMP, DUMP_INTR = 0x1, 0x4, 0x300, 0x10
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 10, 18
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_LINK_NETNSID = 1, 3, 4, 5, 10, 18, 37
 # Of a bond its mode, of its ports their state: linux/if_link.h, a byte each.
 IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA = 1, 2, 4, 5
 IFLA_BOND_MODE, IFLA_BOND_SLAVE_STATE = 1, 1
@@ -152,6 +153,9 @@ def links(route: Netlink) -> list[dict[str, Any]]:
                 "address": have.get(IFLA_ADDRESS, b"").hex(":"),
             }
         )
+        lower = number(have.get(IFLA_LINK))
+        if lower and lower != index and IFLA_LINK_NETNSID not in have:  # else it is a number of another namespace
+            out[-1]["lower"] = lower
         out[-1].update(bonded(info))
         if kind == ETHERNET and out[-1]["kind"] is None and (modes := link_modes(out[-1]["name"])):
             out[-1]["modes"] = modes

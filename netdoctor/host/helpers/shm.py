@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import signal
 
 FOLDER = "/dev/shm"
@@ -18,7 +19,10 @@ FOLDER = "/dev/shm"
 
 def answer(parameters: dict[str, str]) -> object:
     each, beside = int(parameters["each"]), int(parameters["beside"])
-    sizes = [*[each] * int(parameters["files"]), *[beside] * (beside > 0)]
+    files = int(parameters["files"]) if each else 0  # fallocate takes no file of nothing
+    sizes = [*[each] * files, *[beside] * (beside > 0)]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the ranks hold among them what this holds alone
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # beyond `ulimit -f`: an errno (EFBIG) tells as well
     try:  # where memory runs short all the same, this program is the one to go (proc_pid_oom_score_adj(5))
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:

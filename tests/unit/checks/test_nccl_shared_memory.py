@@ -12,8 +12,11 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.peers import Peer
 from netdoctor.facts.runs import Baseline, CommonRun, State
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
@@ -71,6 +74,18 @@ def test_what_fits(version: tuple[int, int, int], ranks: int, size: Any, status:
     assert found.status is not UNKNOWN or found.how
     if isinstance(size, int) and version >= (2, 22, 3):  # before it, the run of one node shows what the job of two takes
         assert found.evidence["size"] == size and found.evidence["ranks"] == ranks
+
+
+def test_a_run_of_one_node_shows_nothing_of_several() -> None:
+    """Ranks that all reach each other by P2P do without the pool; by the network none does."""
+    facts: dict[type, object] = {
+        Kernel: f.kernel(shm_size=DOCKER),
+        Baseline: f.baseline(f.run(nccl_version="2.32.3")),
+        Libraries: f.libraries(nccl=(f.library(version=(2, 32, 3)),)),
+    }
+    assert judged(facts).status is PASS
+    assert judged({**facts, Net: f.net(master=Peer("node00", ("10.0.0.1",), local=False))}).status is FAIL
+    assert judged({**facts, Environ: f.environ(launcher=Launcher("kuberay", None, None, None, None))}).status is UNKNOWN
 
 
 def test_a_pool_that_is_held_is_not_called_small() -> None:
@@ -186,19 +201,23 @@ def test_what_it_says(facts: dict[type, object], status: Status) -> None:
     assert found.status is not FAIL or (found.fix and found.severity in (None, Severity.CRITICAL))
 
 
+COVERED = "35 25 0:30 / /dev/shm rw - tmpfs shm rw,size=1k\n36 25 0:31 / {}\n"  # another mount lies over it
+
+
 @pytest.mark.parametrize(
-    ("mount", "size"),
+    ("mount", "told", "size"),
     [
-        ("/dev/shm rw,nosuid - tmpfs shm rw,size=65536k,inode64", DOCKER),
-        ("/dev/shm rw,nosuid - tmpfs tmpfs rw,inode64", 500 << 10),  # half of the memory
-        ("/dev/shm rw - tmpfs tmpfs rw,size=0k", 1000 << 10),  # no limit
-        ("/dev rw - tmpfs tmpfs rw,size=64k", Unavailable("absent", "nothing is mounted on /dev/shm")),
-        ("/dev/shm rw - ext4 /dev/a rw,size=64k", Unavailable("unsupported", "what is mounted on /dev/shm is no tmpfs")),
+        ("/dev/shm rw,nosuid - tmpfs shm rw,size=65536k,inode64", DOCKER, DOCKER),
+        ("/dev rw - tmpfs tmpfs rw", DOCKER, DOCKER),  # a folder of it
+        ("/dev/shm rw - ext4 /dev/a rw", DOCKER, DOCKER),
+        ("/dev/shm rw - tmpfs tmpfs rw,size=0k", 0, 1000 << 10),  # no limit
+        ("/dev/shm rw - ramfs a rw", 0, Unavailable("unsupported", "what is mounted on /dev/shm is no tmpfs")),
     ],
 )
-def test_the_size_of_its_mount(mount: str, size: Any) -> None:
-    answers = {"file:/proc/self/mountinfo": f"36 25 0:31 / {mount}\n", "file:/proc/meminfo": "MemTotal:       1000 kB\n"}
-    assert kernel.probe(ReplayHost(answers)).shm_size == size
+def test_the_size_of_what_its_path_leads_to(mount: str, told: int, size: Any) -> None:
+    answers = {"file:/proc/self/mountinfo": COVERED.format(mount), "file:/proc/meminfo": "MemTotal:       1000 kB\n"}
+    found = kernel.probe(ReplayHost({**answers, "statvfs:/dev/shm": {"size": told, "free": 1}}))
+    assert found.shm_size == size
 
 
 @pytest.mark.parametrize(
@@ -220,6 +239,6 @@ def test_what_is_free(answer: Any, free: Any) -> None:
 
 
 def test_memory_that_is_not_told() -> None:
-    mount = {"file:/proc/self/mountinfo": "36 25 0:31 / /dev/shm rw - tmpfs tmpfs rw\n"}
+    mount: Any = {"file:/proc/self/mountinfo": "36 25 0:31 / /dev/shm rw - tmpfs tmpfs rw\n", "statvfs:/dev/shm": {"size": 0}}
     assert kernel.probe(ReplayHost({**mount, "file:/proc/meminfo": LOST})).shm_size == LOST
     assert not kernel.probe(ReplayHost({**mount, "file:/proc/meminfo": "MemTotal: x\n"})).shm_size

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from netdoctor.checks.net_errors import net_errors
 from netdoctor.facts.intent import Intent
+from netdoctor.facts.net import Link, Net
 from netdoctor.facts.net_errors import Errors, NetErrors, probe
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
@@ -159,3 +161,51 @@ def test_a_pod_of_which_nothing_says_that_it_has_other_nodes() -> None:
     socket = f.baseline(f.run(log=f.log(network="Socket", net="Socket")))
     pod = {**healthy.dgx_pod(), Rdma: f.no_rdma(), Baseline: socket, PathRun: f.path_run(), Intent: f.job()}
     assert [(one.status, one.subject) for one in judged(counted(), pod)] == [(SKIP, "eth0")]
+
+
+def link(name: str, index: int, *ips: str, **changes: Any) -> Link:
+    return f.netlink_link(name, index, *ips, **changes)
+
+
+ON_A_BOND = (
+    link("bond0", 2, kind="bond"),
+    link("eth3", 3, controller=2),
+    link("eth4", 4, controller=2),
+    link("bond0.7", 5, "10.0.0.7", kind="vlan", lower=2),
+)
+ON_A_BRIDGE = (
+    link("br0", 2, "10.0.0.7", kind="bridge"),
+    link("eth4", 3, controller=2),
+    link("vnet0", 4, kind="tun", controller=2),
+)
+
+
+@pytest.mark.parametrize(
+    ("links", "status", "subjects"),
+    [
+        (ON_A_BOND, FAIL, ["eth4"]),
+        (ON_A_BRIDGE, FAIL, ["eth4"]),
+        ((link("macvlan0", 2, "10.0.0.7", kind="macvlan", lower=3), link("eth4", 3)), FAIL, ["eth4"]),
+        # Networks of containers and tunnels, which NET/Socket takes as well: nothing leaves the node by them.
+        (
+            (
+                link("eth4", 2, "10.0.0.7"),
+                link("cni0", 3, "10.244.0.1", kind="bridge"),
+                link("tun0", 4, "10.8.0.1", kind="tun"),
+            ),
+            FAIL,
+            ["eth4"],
+        ),
+        ((link("eth4.7", 2, "10.0.0.7", kind="vlan"), link("eth4", 3)), UNKNOWN, ["eth4.7"]),  # below lies another namespace
+        ((link("a", 2, "10.0.0.7", kind="vlan", lower=3), link("b", 3, kind="vlan", lower=2)), UNKNOWN, ["a"]),  # rubbish
+    ],
+)
+def test_what_lies_on_a_cable_of_this_namespace(links: tuple[Link, ...], status: Status, subjects: list[str]) -> None:
+    changes = {Intent: f.job(nodes=2), Net: f.net(link("lo", 1, "127.0.0.1"), *links)}
+    errors = counted(rx_crc_errors=500)
+    assert errors.interfaces
+    for name in ("bond0", "eth3"):
+        errors = replace(errors, interfaces={**errors.interfaces, name: Errors(dict(LINK_COUNTERS), dict(LINK_COUNTERS))})
+    found = judged(errors, {**healthy.a100_pcie(), **changes})
+    assert [one.subject for one in found if one.status is status] == subjects
+    assert all(one.status is PASS for one in found if one.status is not status)

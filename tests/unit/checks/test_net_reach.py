@@ -13,9 +13,11 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.net import Link, Net, Peer, Route
 from netdoctor.facts.reach import Path, Reach, job_hosts
+from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
 from tests.support import facts as f
+from tests.support.facts import healthy
 
 LOST = Unavailable(Kind.TIMED_OUT, "it hangs")
 ROOM = "net.ipv4.neigh.default.gc_thresh3"
@@ -55,6 +57,12 @@ INSIDE = f.net(
 )
 STRANGE = Peer("head", Unavailable(Kind.ABSENT, "head: EAI_NONAME"), local=Unavailable(Kind.NOT_READ, "it does not resolve"))
 ROUTE = Route("eth0")
+
+
+NO_RUN = Unavailable(Kind.REFUSED, "--no-allreduce")
+WIDE = f.net(
+    *(replace(one, addresses=(f.address(f"10.{one.index}.0.7", 16),)) for one in f.net().links or () if not one.loopback)
+)
 
 
 def host(name: str, *ips: str, route: Any = ROUTE) -> Peer:
@@ -149,7 +157,13 @@ def test_what_it_costs() -> None:
 
 def test_a_sample_says_so() -> None:
     (note,) = judged({Reach: seen(path(), named=64)})["hosts"].notes
-    assert note == "of 64 hosts in the list 1 were asked"
+    assert note == "of 64 hosts that are named 1 were asked"
+
+
+def test_so_are_peers_of_the_configuration() -> None:
+    peers = tuple(host(f"gpu{n}", f"10.1.0.{n}") for n in range(8, 48))
+    (note,) = judged({Net: net(peers=peers), Reach: Reach((), 0, {"gpu8": path()})})["hosts"].notes
+    assert note == "of 40 hosts that are named 1 were asked"
 
 
 def test_the_list_of_the_step_comes_first() -> None:
@@ -168,3 +182,26 @@ def test_a_soft_limit_below_the_job_is_a_note() -> None:
     )
     sysctls["net.ipv4.neigh.default.gc_thresh2"] = "512"
     assert judged({Kernel: f.kernel(sysctls=sysctls), Intent: f.job(nodes=100)})["neighbours"].notes == ()
+
+
+def by(network: str) -> dict[type, Any]:
+    """An all-reduce whose log says what carried the data."""
+    return {Baseline: f.baseline(f.run(log=f.log(network=network, net=network)))}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "facts", "status"),
+    [
+        (200, by("IB"), Status.PASS),  # by InfiniBand nobody asks for a neighbour: 199 of the bootstrap's interface
+        (200, by("Socket"), Status.FAIL),  # of each of eight
+        (200, {Baseline: NO_RUN}, Status.UNKNOWN),
+        (200, {Environ: LOST}, Status.UNKNOWN),
+        (100, {Environ: LOST}, Status.PASS),
+        (1200, {Net: WIDE}, Status.FAIL),  # on the bootstrap's alone
+        (200, healthy.hgx_roce(), Status.FAIL),  # RoCE asks for them on each rail
+    ],
+)
+def test_interfaces_by_which_nobody_talks_have_no_neighbours(nodes: int, facts: dict[type, Any], status: Status) -> None:
+    base = {Kernel: f.kernel(sysctls={ROOM: "1024"})}
+    found = {one.subject: one for one in f.judge(reach, f.machine({**facts, **base, Intent: f.job(nodes=nodes)}))}
+    assert found["neighbours"].status is status

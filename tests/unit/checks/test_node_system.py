@@ -45,20 +45,10 @@ def said(
             made.files.errors[path] = unavailable(OSError(errno.EACCES, ""))
     answers: dict[str, Answer] = made.host.answers
     for path, number in (rooms or {}).items():
-        answers[f"room:{path}"] = room(number) if isinstance(number, int) else number
+        answers[f"room:{path}"] = f.room(number) if isinstance(number, int) else number
     if isinstance(log, Unavailable):
         answers["ask:kmsg"] = log
     return {one.subject: one for one in made.judged("node.system")}
-
-
-def room(number: int) -> dict[str, Any]:
-    return {
-        "errno": number,
-        "name": errno.errorcode.get(number, ""),
-        "tried": True,
-        "size": 1 << 30,
-        "free": 0 if number else 1 << 29,
-    }
 
 
 def test_a_healthy_node_passes() -> None:
@@ -329,56 +319,6 @@ def test_an_uptime_that_is_a_containers_dates_nothing() -> None:
     assert found["kernel log"] is UNKNOWN
 
 
-def paths(number: int, *, free: int = 0, **changes: Any) -> dict[str, Finding]:
-    made = composed.Composed("dgx-h100", {f"host.{name}": value for name, value in changes.items()}, {"job.paths": "/ckpt"})
-    made.host.answers["room:/ckpt"] = {**room(number), "free": free}
-    return {one.subject: one for one in made.judged("node.folders")}
-
-
-@pytest.mark.parametrize(
-    ("number", "words", "command"),
-    [
-        (errno.ENOSPC, "is full", "df -h /ckpt"),
-        (errno.EDQUOT, "quota", "df -h /ckpt"),
-        (errno.EROFS, "for reading only", "findmnt -T /ckpt"),
-        (errno.EACCES, "closed to this user", "findmnt -T /ckpt"),
-        (errno.EIO, "input/output error", "findmnt -T /ckpt"),
-        (errno.ENOTCONN, "the program behind its mount ended", "findmnt -T /ckpt"),
-        (errno.ESTALE, "its server no longer has", "findmnt -T /ckpt"),
-        (errno.ENOTDIR, "is no folder", "findmnt -T /ckpt"),
-    ],
-)
-def test_a_folder_that_the_job_writes_and_cannot(number: int, words: str, command: str) -> None:
-    found = paths(number, free=1 << 29)["/ckpt"]
-    assert (found.status, found.severity, found.cause) == (FAIL, Severity.CRITICAL, "node_storage")
-    assert words in found.message
-    assert found.fix is not None
-    assert found.fix.commands[0] == command
-
-
-def test_folders_of_the_job_that_are_well() -> None:
-    found = paths(0, free=1 << 29)
-    assert found["/ckpt"].status is PASS
-    assert paths(errno.EINVAL, free=1 << 29)["/ckpt"].status is UNKNOWN
-
-
-def test_a_folder_that_was_not_tried_is_not_known_to_take_files() -> None:
-    """NFS, Lustre and BeeGFS have no unnamed files: a quota that is used up shows in neither rights nor room."""
-    made = composed.Composed("dgx-h100", {}, {"job.paths": "/ckpt"})
-    made.host.answers["room:/ckpt"] = {**room(0), "tried": False}
-    (found,) = made.judged("node.folders")
-    assert found.status is UNKNOWN
-    assert "no file could be tried there" in found.message
-
-
-def test_a_prolog_is_not_the_jobs_user() -> None:
-    """Root may write where the job may not, and the reverse (NFS with root_squash)."""
-    where = {"uid": 0, "environment": {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}}
-    assert paths(errno.EACCES, free=1 << 29, **where)["/ckpt"].status is UNKNOWN
-    assert paths(0, free=1 << 29, **where)["/ckpt"].status is UNKNOWN
-    assert paths(errno.ENOSPC, **where)["/ckpt"].status is FAIL
-
-
 @pytest.mark.parametrize(
     ("number", "free", "status"),
     [
@@ -389,7 +329,7 @@ def test_a_prolog_is_not_the_jobs_user() -> None:
     ],
 )
 def test_the_root_file_system(number: int, free: int, status: Status | None) -> None:
-    found = said(rooms={"/": {**room(number), "free": free}})
+    found = said(rooms={"/": {**f.room(number), "free": free}})
     assert (found["/"].status if "/" in found else None) is status
 
 

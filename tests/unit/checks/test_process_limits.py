@@ -12,7 +12,9 @@ from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.peers import Peer
 from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
@@ -105,12 +107,39 @@ def test_open_files(job: dict[str, Any], limit: Any, status: Status) -> None:
     assert judged("nofile", {Intent: f.job(**job), Kernel: ulimit(nofile=limit)}).status is status
 
 
+def test_a_job_of_nobody_knows_how_many_nodes() -> None:
+    """MASTER_ADDR is another node, and no launcher counts them."""
+    several = {Net: f.net(master=Peer("node00", ("10.0.0.1",), local=False))}
+    for limit, status in ((5, FAIL), (1024, UNKNOWN), (65536, UNKNOWN), (1048576, PASS), (-1, PASS)):
+        found = judged("nofile", {**several, Kernel: ulimit(nofile=limit)})
+        assert found.status is status
+        assert status is not UNKNOWN or any("how many nodes it has nobody says" in note for note in found.notes)
+
+
 def test_processes_of_the_user() -> None:
     user, root = f.vantage(capabilities=frozenset()), f.vantage(euid=0, capabilities=frozenset())
     for who, status in ((user, FAIL), (root, PASS), (f.vantage(euid=0, root_is_root=LOST), FAIL)):
         assert judged("nproc", {Vantage: who, Kernel: ulimit(nproc=10)}).status is status
-    assert judged("nproc", {Vantage: user, Kernel: ulimit(nproc=4096)}).status is PASS
     assert judged("nproc", {Vantage: user, Kernel: ulimit(nproc=100)}).status is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("limit", "threads", "status"),
+    [
+        (4096, 900, PASS),
+        (4096, 3000, UNKNOWN),
+        (4096, 5000, UNKNOWN),
+        (4096, LOST, UNKNOWN),
+        (10, LOST, FAIL),
+        (-1, LOST, PASS),
+    ],
+)
+def test_what_the_user_runs_elsewhere_takes_of_it(limit: int, threads: Any, status: Status) -> None:
+    """Of all threads of the machine some may be the user's, in another PID namespace, too."""
+    kernel = f.kernel(limits={**f.kernel().limits, "nproc": limit}, threads=threads)
+    found = judged("nproc", {Vantage: f.vantage(capabilities=frozenset()), Kernel: kernel})
+    assert found.status is status
+    assert threads not in (3000, 5000) or "how much of that is taken is not known" in found.message
 
 
 def test_nothing_to_judge() -> None:

@@ -1,0 +1,109 @@
+"""How many hosts this node keeps in its table of neighbours for a job: one for each that a subnet of it holds and it talks to.
+
+NCCL talks by the interface of its bootstrap, and by those of NET/Socket where sockets carry the data; Gloo by that
+of the host's name.  RoCE resolves its peers by the interface of its port (drivers/infiniband/core/addr.c), InfiniBand asks its
+subnet manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import ip_network
+from typing import Final, NamedTuple
+
+from netdoctor.causes.cost import SOMETIMES
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.nccl_version import Version
+from netdoctor.facts.net import Link, Net
+from netdoctor.facts.rdma import Rdma
+from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, count, missing
+from netdoctor.nccl import ifname, interfaces
+
+SUBJECT: Final = "neighbours"
+ROOM: Final = "net.ipv4.neigh.default.gc_thresh3"
+KEPT: Final = "net.ipv4.neigh.default.gc_thresh2"  # net/core/neighbour.c, neigh_alloc and neigh_forced_gc
+
+
+class Neighbours(NamedTuple):
+    """Entries of the table."""
+
+    certain: int  # of interfaces by which the job talks to its other nodes
+    most: int  # of all that lead to others
+
+
+def of_job(
+    nodes: int, net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool | None
+) -> Neighbours | Unavailable:
+    """`sockets`: whether they carry the data; None: not known."""
+    if isinstance(net.links, Unavailable):
+        return net.links
+    every = [link for link in net.links if not interfaces.stays(net, link)]
+    talks = _talks(net, environ, rdma, version, sockets=sockets is True)
+    certain = _entries(nodes, (link for link in every if link.name in (talks or ())))
+    idle = sockets is False and not isinstance(talks, Unavailable)  # what is not used for certain is not used at all
+    return Neighbours(certain, certain if idle else _entries(nodes, every))
+
+
+def judge(nodes: int, need: Neighbours, kernel: Kernel, mend: Callable[[int], Fix]) -> Iterator[Finding]:
+    """Beyond the limit a connection fails with ENOBUFS or hangs (net/core/neighbour.c, neigh_alloc: "neighbor table
+    overflow!").  The limit is the whole machine's.  `mend` makes room for so many."""
+    most = kernel.sysctl_ints(ROOM)
+    if not need.most:
+        return
+    if isinstance(most, Unavailable):
+        text = f"how many neighbours the kernel keeps, of which the job has {need.most}, could not be read: {most}"
+        inside = "on the node: a network namespace does not show it" if most.kind is Kind.ABSENT else "as root"
+        yield Finding(Status.UNKNOWN, text, SUBJECT, how=f"sysctl {ROOM} ({inside})")
+    elif need.most > most[0]:
+        found = Finding(
+            Status.FAIL,
+            f"the job's {nodes} nodes are {need.most} neighbours in this node's subnets, and the kernel keeps {most[0]}",
+            SUBJECT,
+            loss=SOMETIMES,
+            expected=f"{ROOM} of {need.most} or more",
+            why="connections fail now and then: 'neighbour: arp_cache: neighbor table overflow!' in the kernel's log",
+            fix=mend(need.most),
+            evidence={"need": need.most, "room": most[0]},
+        )
+        text = f"{found.message}: a fault if the data goes by all of these interfaces, which is not known"
+        unsure = Finding(Status.UNKNOWN, text, SUBJECT, how="run the all-reduce", evidence=found.evidence, perhaps=found)
+        yield found if need.certain > most[0] else unsure
+    else:
+        kept = kernel.sysctl_ints(KEPT)
+        few = kept[0] if not isinstance(kept, Unavailable) and kept[0] < need.most else None
+        notes = (f"beyond {KEPT} of {few} it drops those that were idle for 5 s, and asks for them again",) if few else ()
+        text = f"the kernel has room for the job's {count(need.most, 'neighbour')}"
+        yield Finding(Status.PASS, text, SUBJECT, notes=notes, evidence={"room": most[0]})
+
+
+def _talks(net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool) -> frozenset[str] | Unavailable:
+    settings = {name: environ.get(name) for name in ifname.VARIABLES}
+    if (lost := missing(rdma.devices, *settings.values())) is not None:
+        return lost
+    known = {name: value for name, value in settings.items() if value}
+    picks = ifname.choose(net.links or (), version, known)
+    carry = interfaces.of_sockets(net, environ, version) if sockets else ((), ())
+    gloo = interfaces.gloo_address(net)
+    if isinstance(picks, Unavailable) or isinstance(carry, Unavailable) or isinstance(gloo, Unavailable):
+        return missing(picks, carry, gloo) or frozenset()
+    every = [port for device in rdma.devices or () for port in device.ports or ()]
+    ports = [port for port in every if port.link_layer == "Ethernet"]
+    if (lost := missing(*(port.link_layer for port in every), *(port.gids for port in ports))) is not None:
+        return lost
+    roce = {gid.netdev for port in ports for gid in port.gids or () if isinstance(gid.netdev, str)}
+    taken = {link.name for pick in picks if (link := net.link(pick.interface))}
+    named = {link.name for link in net.links or () if any(one.ip == gloo for one in link.addresses)}
+    return interfaces.leading_out(net) | roce | taken | named | {link.name for link in carry[1]}
+
+
+def _entries(nodes: int, links: Iterable[Link]) -> int:
+    return sum(min(nodes - 1, _on_link(link)) for link in links)
+
+
+def _on_link(link: Link) -> int:
+    """Hosts that the largest IPv4 subnet of an interface may hold; 0: none leads to another node."""
+    if not link.up or not link.running:
+        return 0
+    sizes = [ip_network(f"{one.ip}/{one.prefix}", strict=False).num_addresses - 3 for one in link.addresses if one.family == 4]
+    return max((0, *sizes))
