@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 class Role(Enum):
     """What a variable means."""
 
+    __hash__ = object.__hash__  # Enum's is written in Python, and these are keys of tables
+
     RANK = "the rank of this process in the job"
     WORLD = "how many ranks the job has"
     LOCAL_RANK = "the rank of this process on its node"

@@ -26,6 +26,8 @@ class Source(Word):
 class Quantity(Enum):
     """What is compared: its name, its text, and whether more of it carries more; else it is only equal or not."""
 
+    __hash__ = object.__hash__  # Enum's is written in Python, and these are keys of tables
+
     WIDTH = ("PCIe link", "x{:g}", True)
     SPEED = ("PCIe speed", "{:g} GT/s", True)
     RATE = ("rate", "{:g} Gb/s", True)

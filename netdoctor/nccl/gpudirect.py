@@ -165,15 +165,15 @@ def switches(device: PciDevice) -> tuple[str, ...]:
 
 def distance(gpu: PciDevice, nic: PciDevice, c2c: bool = False) -> str:
     """The path type between a GPU and a NIC: one of `LEVELS`, or `FAR`."""
-    mine, theirs = switches(gpu), switches(nic)
-    if mine and theirs and mine[0] == theirs[0]:
-        return "PIX"
-    if not set(mine).isdisjoint(theirs):
-        return "PXB"
-    nodes = (gpu.numa_node, nic.numa_node)
-    if any(isinstance(node, Unavailable) for node in nodes):
+    if gpu.path[:1] == nic.path[:1]:  # below one root port: of all pairs of a GPU and a NIC most are not
+        mine, theirs = switches(gpu), switches(nic)
+        if mine and theirs and mine[0] == theirs[0]:
+            return "PIX"
+        if not set(mine).isdisjoint(theirs):
+            return "PXB"
+    if isinstance(gpu.numa_node, Unavailable) or isinstance(nic.numa_node, Unavailable):
         return "PHB" if gpu.root == nic.root else FAR
-    if nodes[0] != nodes[1]:  # -1 is a CPU of its own (xml.cc, ncclTopoGetXmlFromSys: its "numaid")
+    if gpu.numa_node != nic.numa_node:  # -1 is a CPU of its own (xml.cc, ncclTopoGetXmlFromSys: its "numaid")
         return "SYS"
     return "P2C" if c2c else "PHB"
 

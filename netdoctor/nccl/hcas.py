@@ -231,7 +231,8 @@ class Candidates:
         blind = False  # a device that goes through the CPU may be nearer than it seems: a NUMA node could not be read
         for device, where in self.placed:
             kind = distance(gpu.device, where, gpu.c2c)
-            blind |= _through_cpu(kind) and any(isinstance(d.numa_node, Unavailable) for d in (gpu.device, where))
+            unread = isinstance(gpu.device.numa_node, Unavailable) or isinstance(where.numa_node, Unavailable)
+            blind |= unread and _through_cpu(kind)
             ranked.setdefault(kind, []).append(device)
         if not ranked:
             return "", self.every
