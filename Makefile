@@ -64,8 +64,8 @@ check: $(VENV)/.dev  ## lint, types and unit tests
 
 test: check $(VENV)/.torch parts  ## check, whole machines replayed, and what runs live on this machine
 	@code=0; $(BIN)/pytest -q -n auto --dist worksteal -m whole tests/unit || code=$$?; \
-	 $(BIN)/pytest -q -n 2 --dist loadfile -m 'not hosts' tests/live || code=$$?; \
-	 $(BIN)/pytest -q -m hosts tests/live || code=$$?; $(BIN)/python -m tests.support.packages >&2; exit $$code
+	 $(BIN)/pytest -q -n 2 --dist loadfile --durations=20 -m 'not hosts' tests/live || code=$$?; \
+	 $(BIN)/pytest -q --durations=20 -m hosts tests/live || code=$$?; $(BIN)/python -m tests.support.packages >&2; exit $$code
 
 # None is needed: without one its tests skip, and say so.
 parts: $(VENV)/.dev  ## what pip can fetch for the live tests: libnccl, a validator of manifests, Helm, Prometheus, Ansible
