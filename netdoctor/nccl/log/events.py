@@ -16,9 +16,9 @@ from netdoctor.nccl.log.tracebacks import Raised
 _NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code", "what", "n", "text", "signal", "said"})
 # c10's warnings: "[W1203 10:00:00.123 socket.cpp:752] [c10d]"; its errors begin with E, what ends the process with F
 _MILD: Final = re.compile(rb"\[W(?:\d{3,4})? ?[\d:.]{0,24} ?[\w./]{1,80}:\d{1,6}\]")
-_LAST_WORD: Final = Pattern("last_words", (), re.compile(rb"(?s)(?P<said>.{1,200})"), ("said",))
-_RAISED: Final = Pattern("exception", (), re.compile(rb"(?P<type>[\w.]+)"), ("type",))
-_KNOWN: Final = Pattern("raised", (), re.compile(rb"(?P<type>[\w.]+)"))
+_LAST_WORD: Final = Pattern("last_words", (), r"(?s)(?P<said>.{1,200})", ("said",))
+_RAISED: Final = Pattern("exception", (), r"(?P<type>[\w.]+)", ("type",))
+_KNOWN: Final = Pattern("raised", (), r"(?P<type>[\w.]+)")
 
 
 class Writer(NamedTuple):

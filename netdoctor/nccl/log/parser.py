@@ -39,7 +39,7 @@ _PYNCCL: Final = re.compile(rb"using nccl==(\d+\.\d+\.\d+)")
 # What an exception that Python ignored still tells: of a GPU, not of the way a process left.
 _TELLS: Final = frozenset({"cuda", "oom", "generic"})
 # A warning of NCCL's that no row knows.
-_WARNING: Final = Pattern("warning", (), re.compile(rb"(?s)(?P<said>.{1,200})"), ("said",))
+_WARNING: Final = Pattern("warning", (), r"(?s)(?P<said>.{1,200})", ("said",))
 # NCCL's messages where the prefix was cut off.
 _BARE: Final = re.compile(
     rb"\b(?:NET/(?:IB|Socket|Plugin|OFI) ?: |NET/OFI |Using network |Bootstrap ?: Using |GPU Direct RDMA "

@@ -6,10 +6,12 @@ quotes.  `parser` takes those away or searches past them, so that every family i
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
+from netdoctor.model.record import dataclass
 from netdoctor.nccl.log.event_kinds import EventKind
 
 ERRNO: Final = r"(?P<errno>[A-Za-z][A-Za-z /\-]{3,60})"
@@ -27,14 +29,19 @@ _Tree = dict[int, "_Tree"]
 
 
 def any_of(words: Iterable[bytes]) -> re.Pattern[bytes]:
-    """What finds any of these: a tree of their letters, twenty times as fast as a search for each of 400 words."""
+    """What finds any of these."""
+    return re.compile(alternatives(words))
+
+
+def alternatives(words: Iterable[bytes]) -> bytes:
+    """A tree of their letters, twenty times as fast as a search for each of 400 words."""
     root: _Tree = {}
     for word in words:
         node = root
         for letter in word:
             node = node.setdefault(letter, {})
         node[-1] = {}
-    return re.compile(_tree(root))
+    return _tree(root)
 
 
 def _tree(node: _Tree) -> bytes:
@@ -44,17 +51,28 @@ def _tree(node: _Tree) -> bytes:
     return ways[0] if len(ways) == 1 else b"(?:" + b"|".join(ways) + b")"
 
 
-class Pattern(NamedTuple):
-    """`needles`: lower-case; a line that has none of them is not looked at further."""
+@dataclass(frozen=True)
+class Pattern:
+    """`needles`: lower-case; a line that has none of them is not looked at further.
+
+    A log has few of some 300 families, and to compile all took a fifth of the start: each is when a line has its needle.
+    """
 
     kind: EventKind
     needles: tuple[bytes, ...]
-    regex: re.Pattern[bytes]
-    key: tuple[str, ...] = ()  # groups whose values tell events of one kind apart, alternatives (`signal2`) included
+    text: str
+    named: tuple[str, ...] = ()
     follow: int = 0  # lines after it that may belong to it
+
+    @functools.cached_property
+    def regex(self) -> re.Pattern[bytes]:
+        return re.compile(self.text.encode(), re.IGNORECASE)
+
+    @functools.cached_property
+    def key(self) -> tuple[str, ...]:
+        """Groups whose values tell events of one kind apart, alternatives (`signal2`) included."""
+        return tuple(group for group in self.regex.groupindex if group.rstrip("0123456789") in self.named)
 
 
 def row(kind: EventKind, needles: str, regex: str, key: str = "", follow: int = 0) -> Pattern:
-    compiled, keys = re.compile(regex.encode(), re.IGNORECASE), key.split()
-    groups = tuple(group for group in compiled.groupindex if group.rstrip("0123456789") in keys)
-    return Pattern(kind, tuple(n.encode() for n in needles.split("|")), compiled, groups, follow)
+    return Pattern(kind, tuple(n.encode() for n in needles.split("|")), regex, tuple(key.split()), follow)

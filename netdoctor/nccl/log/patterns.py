@@ -14,7 +14,7 @@ from netdoctor.nccl.log import (
     surroundings_patterns,
 )
 from netdoctor.nccl.log.event_kinds import EventKind
-from netdoctor.nccl.log.pattern import Pattern, any_of
+from netdoctor.nccl.log.pattern import Pattern, alternatives
 
 PATTERNS: Final = (
     *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
@@ -29,7 +29,7 @@ for _number, _pattern in enumerate(PATTERNS):
     for _needle in _pattern.needles:
         _begin = next(_needle[:n] for n in range(1, len(_needle) + 1) if _needle[:n] in _ALL)
         _ROWS.setdefault(_begin, set()).add(_number)
-_NEEDLES: Final = re.compile(b"(?=(" + any_of(_ROWS).pattern + b"))")  # they may overlap
+_NEEDLES: Final = re.compile(b"(?=(" + alternatives(_ROWS) + b"))")  # they may overlap
 # What such a line is, another row may know better; that an exception ended something is said beside it.
 _ALONE: Final = frozenset({"trouble", "raised"})
 # Exceptions that are orders, ends or whole stories themselves.

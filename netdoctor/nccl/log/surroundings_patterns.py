@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.nccl.log.pattern import row
+from netdoctor.nccl.log.pattern import Pattern, row
 
 _NAME: Final = r"[\w][\w.\-]{0,252}"
 # A bar of tqdm's that is full: its last cell stands before the mark, which no other bar has.  Not one of an epoch among others.
-_BAR: Final = row(
+_BAR: Final = Pattern(
     "finished",
-    "",
+    (b"#|", b"\xe2\x96\x88|"),
     r"(?P<left>^(?:\(\w+ pid=[^)]*\) ?|\[rank\d+\]: ?)?(?:(?:(?:Train\w*|Step|Iter\w*|Generat\w*|Infer\w*)\b(?:(?!epoch)[^|]){0,40}|Epochs?|Epoch (?P<epoch>\d+)/(?P=epoch)\b[^|]{0,40}):?)? *(?P<bar>100%)\|[^|]{0,200}(?:#|\xe2\x96\x88)\| ?(?P<all>\d+)/(?P=all) \[)",
-    "left bar",
-)._replace(needles=(b"#|", b"\xe2\x96\x88|"))
+    ("left", "bar"),
+)
 PATTERNS: Final = (
     row(
         "unresolved",
