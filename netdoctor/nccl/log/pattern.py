@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.model.record import dataclass
 from netdoctor.nccl.log.event_kinds import EventKind
 
 ERRNO: Final = r"(?P<errno>[A-Za-z][A-Za-z /\-]{3,60})"
