@@ -67,6 +67,7 @@ from netdoctor.facts.runs import (
 )
 from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import CLOSED, Room, System
+from netdoctor.facts.tasks import Tasks
 from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
@@ -307,6 +308,7 @@ __all__ = [
     "SysctlFiles",
     "System",
     "SystemEvent",
+    "Tasks",
     "Told",
     "Torch",
     "TorchFacts",

@@ -14,6 +14,7 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import Baseline
+from netdoctor.facts.tasks import Tasks
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
@@ -111,6 +112,28 @@ def test_processes_of_the_user() -> None:
         assert judged("nproc", {Vantage: who, Kernel: ulimit(nproc=10)}).status is status
     assert judged("nproc", {Vantage: user, Kernel: ulimit(nproc=4096)}).status is PASS
     assert judged("nproc", {Vantage: user, Kernel: ulimit(nproc=100)}).status is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("used", "namespace", "run", "status"),
+    [
+        (400, "4026531836", NO_RUN, PASS),
+        (3998, "4026531836", NO_RUN, UNKNOWN),  # another job of the same user has nearly all of them
+        (3998, "4026531836", f.baseline(), UNKNOWN),
+        (LOST, "4026531836", NO_RUN, UNKNOWN),
+        (None, "4026531836", NO_RUN, UNKNOWN),
+        (400, "4026532900", NO_RUN, UNKNOWN),  # those of other containers are not seen
+        (400, "4026532900", f.baseline(), PASS),
+        (3998, "4026532900", NO_RUN, UNKNOWN),
+    ],
+)
+def test_what_the_user_runs_already(used: Any, namespace: str, run: Any, status: Status) -> None:
+    user = f.vantage(capabilities=frozenset(), namespaces={**(f.vantage().namespaces or {}), "pid": namespace})
+    facts: dict[type, object] = {Vantage: user, Tasks: Tasks(used), Kernel: ulimit(nproc=4096), Baseline: run}
+    found = judged("nproc", {**facts, Intent: f.job(ranks_per_node=2 if run is not NO_RUN else 8)})
+    assert found.status is status
+    if isinstance(used, int) and used > 2048:
+        assert "most of that is taken" in found.message and found.measured["used"] == used
 
 
 def test_nothing_to_judge() -> None:
