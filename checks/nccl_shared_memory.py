@@ -67,7 +67,15 @@ OTHERWISE = {
     "EDQUOT": Fix("lift this user's quota on /dev/shm", ("quota -v", "mount | grep /dev/shm")),
     "EFBIG": Fix("lift the limit of a file's size", ("ulimit -f unlimited",)),
     "EROFS": Fix("mount /dev/shm for writing", ("mount -o remount,rw /dev/shm",)),
+    "EACCES": Fix(
+        "open /dev/shm to the job's user",
+        ("ls -ld /dev/shm", "chmod 1777 /dev/shm   # of a container: --mount type=tmpfs,destination=/dev/shm,tmpfs-mode=1777"),
+    ),
 }
+INODES = Fix(
+    "remove what nobody holds any more (processes that were killed leave theirs behind), or give /dev/shm more inodes",
+    ("df -i /dev/shm", "ls /dev/shm | head", "lsof +D /dev/shm", "mount -o remount,nr_inodes=0 /dev/shm   # 0: no limit"),
+)
 
 
 @dataclass(frozen=True)
@@ -206,11 +214,13 @@ def _tried(found: Finding, need: Need, proof: ShmProof, must: bool, vantage: Van
         return found
     error, asked = proof.error, proof.size or 0
     lost = missing(error, proof.size)
-    if error in SHM_REFUSED and (asked <= need.least or error == "EROFS"):
-        words = f"a child that took what {need.text} of /dev/shm was refused: {SHM_REFUSED[error]} ({error})"
+    short = "" if proof.inodes else ", for no inode is left"
+    whatever = error == "EROFS" or (error == "EACCES" and vantage.job_user is True) or short  # how much it asks for
+    if proof.as_nccl and isinstance(error, str) and (whatever or (asked <= need.least and error != "EACCES")):
+        words = f"a child that took what {need.text} of /dev/shm was refused: {SHM_REFUSED[error]} ({error}){short}"
         if not must and need.beside == 0:
             return unknown(f"{words}; ranks that all reach each other by P2P do without", how=RUN, **found.evidence)
-        fix = _larger(vantage, need) if error == "ENOSPC" else OTHERWISE[error]
+        fix = INODES if short else _larger(vantage, need) if error == "ENOSPC" else OTHERWISE[error]
         why = STOPS.replace(SHM_REFUSED["ENOSPC"], SHM_REFUSED[error])
         return fail(words, expected=f"{size_text(asked)} of /dev/shm", why=why, fix=fix, error=error, **need.evidence)
     if found.status is not Status.PASS:
