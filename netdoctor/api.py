@@ -97,6 +97,7 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
+from netdoctor.nccl.shm_connections import bytes_of as shm_connections
 from netdoctor.nccl.shm_proof import REFUSED as SHM_REFUSED
 from netdoctor.nccl.shm_proof import ShmProof
 from netdoctor.nccl.spread import Spread
@@ -370,6 +371,7 @@ __all__ = [
     "rails",
     "rdma_handles",
     "seen_loaded",
+    "shm_connections",
     "shm_pool",
     "size_text",
     "skip",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from netdoctor.checks.nccl_shared_memory import shared_memory
 from netdoctor.facts import kernel
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.gpu_health import GpuHealth, Pair
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.pci import Pci
+from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, CommonRun, State
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
@@ -184,6 +187,45 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
     "small, and what the job sees lost": ({**SMALL, Gpus: f.gpus(8, visible=LOST)}, UNKNOWN),
     "wide, and what the job sees lost": ({**TWO, Gpus: f.gpus(8, visible=LOST)}, PASS),
 }
+
+
+OFF = {"NCCL_P2P_DISABLE": "1"}
+OLD = (2, 21, 5)
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "told", "size", "status"),
+    [
+        (OLD, {}, 0, 64 << 20, PASS),  # 56 MiB of pools
+        (OLD, {}, 1, 64 << 20, FAIL),  # and what the connections take
+        (OLD, OFF, 0, 64 << 20, FAIL),
+        (OLD, {}, LOST, 64 << 20, UNKNOWN),
+        (OLD, {}, LOST, 64 << 30, PASS),
+        (OLD, {}, 1, 8 << 30, UNKNOWN),  # how many channels only a run shows
+        (OLD, {}, 1, 64 << 30, PASS),
+        (OLD, {"NCCL_SHM_DISABLE": "1"}, 1, 64 << 20, PASS),
+        (OLD, {"NCCL_BUFFSIZE": "65536"}, 1, 64 << 20, UNKNOWN),
+        ((2, 20, 5), {}, 1, 64 << 20, FAIL),
+        ((2, 25, 1), {}, 1, 280 << 20, UNKNOWN),  # host memory of cuMem instead, where driver and NUMA let it
+        ((2, 25, 1), {"NCCL_CUMEM_HOST_ENABLE": "0"}, 1, 280 << 20, FAIL),
+    ],
+)
+def test_connections_of_gpus_without_p2p(version: Any, env: Any, told: Any, size: int, status: Status) -> None:
+    cards = tuple(f.gpu(n, name="NVIDIA GeForce RTX 4090", nvlinks=()) for n in range(8))
+    pairs = tuple(Pair(one, other, told, told, 5) for one, other in combinations(range(8), 2))
+    facts: dict[type, object] = {
+        Kernel: f.kernel(shm_size=size, shm_free=size),
+        Baseline: NO_RUN,
+        Gpus: f.gpus(all=cards),
+        GpuHealth: GpuHealth((), pairs),
+        Rdma: f.rdma(devices=()),
+        Environ: f.environ(env),
+        Libraries: f.libraries(nccl=(f.library(version=version),)),
+    }
+    assert judged(facts).status is status
+    # An HCA may be nearer than the other GPU.
+    near = judged({**facts, Rdma: f.rdma()}).status
+    assert near is (UNKNOWN if status is FAIL else status)
 
 
 @pytest.mark.parametrize(("facts", "status"), ROWS.values(), ids=list(ROWS))
