@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
-from netdoctor.host.base import Host, mapping, names, read, value
+from netdoctor.host.base import Host, mapping, matching, names, read, value
 from netdoctor.model import Kind, Unavailable
 
 UNLIMITED = -1
@@ -33,6 +33,7 @@ class Kernel(Fact):
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
     shm_size: int | Unavailable  # bytes that the tmpfs on /dev/shm may hold
     shm_free: int | Unavailable  # of them those that nobody holds now
+    threads: int | Unavailable = Unavailable(Kind.NOT_READ, "/proc/loadavg was not read")  # of all users, on the whole machine
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -113,7 +114,14 @@ def probe(host: Host) -> Kernel:
         limits=_limits(host),
         shm_size=_shm_size(host),
         shm_free=_shm_free(host),
+        threads=_threads(host),
     )
+
+
+def _threads(host: Host) -> int | Unavailable:
+    """proc_loadavg(5): the kernel's count of all, in whatever PID namespace this is (fs/proc/loadavg.c, nr_threads)."""
+    found = matching(host, "/proc/loadavg", r"(?:\d{1,9}\.\d\d ){3}\d{1,9}/(\d{1,9}) ")
+    return found if isinstance(found, Unavailable) else int(found[1])
 
 
 def _shm_size(host: Host) -> int | Unavailable:

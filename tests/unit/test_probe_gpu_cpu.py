@@ -170,6 +170,12 @@ def test_limits() -> None:
     assert isinstance(cut.limits["memlock"], Unavailable)
 
 
+def test_threads_of_the_whole_machine() -> None:
+    for text, threads in (("1.04 0.87 112.91 2/3971 90210\n", 3971), ("1.04 0.87 0.91 2 90210", None), ("", None)):
+        found = kernel.probe(ReplayHost({"file:/proc/loadavg": text})).threads
+        assert found == threads if threads else isinstance(found, Unavailable)
+
+
 @pytest.mark.parametrize(
     ("text", "model"),
     [

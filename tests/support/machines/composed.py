@@ -208,6 +208,7 @@ class Composed:
         write("/proc/sys/kernel/osrelease", f"{self.told['kernel']}\n")
         write("/proc/sys/kernel/tainted", "12289\n")  # a proprietary module, from outside of the tree, unsigned
         write("/proc/uptime", "3551000.17 80123456.00\n")
+        write("/proc/loadavg", "1.04 0.87 0.91 2/3971 90210\n")
         for folder in ("/tmp", "/var/tmp", "/proc/self/cwd", self.told.get("environment", {}).get("HOME", "/home/ada")):
             self.files.folder(folder)
         write("/proc/cmdline", "BOOT_IMAGE=<redacted> root=<redacted> ro iommu=pt\n")

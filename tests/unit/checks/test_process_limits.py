@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,13 +128,23 @@ def test_processes_of_the_user() -> None:
         (3998, "4026532900", NO_RUN, UNKNOWN),
     ],
 )
-def test_what_the_user_runs_already(used: Any, namespace: str, run: Any, status: Status) -> None:
+@pytest.mark.parametrize("threads", [LOST, 3500])
+def test_what_the_user_runs_already(used: Any, namespace: str, run: Any, status: Status, threads: Any) -> None:
     user = f.vantage(capabilities=frozenset(), namespaces={**(f.vantage().namespaces or {}), "pid": namespace})
-    facts: dict[type, object] = {Vantage: user, Tasks: Tasks(used), Kernel: ulimit(nproc=4096), Baseline: run}
+    kernel = replace(ulimit(nproc=4096), threads=threads)
+    facts: dict[type, object] = {Vantage: user, Tasks: Tasks(used), Kernel: kernel, Baseline: run}
     found = judged("nproc", {**facts, Intent: f.job(ranks_per_node=2 if run is not NO_RUN else 8)})
     assert found.status is status
     if isinstance(used, int) and used > 2048:
         assert "most of that is taken" in found.message and found.measured["used"] == used
+
+
+def test_all_threads_of_the_machine_leave_enough() -> None:
+    """However many of them are this user's, in whatever container."""
+    user = f.vantage(capabilities=frozenset(), namespaces={"pid": "4026532900"})
+    facts: dict[type, object] = {Vantage: user, Tasks: Tasks(12), Baseline: NO_RUN}
+    for limit, status in ((4096, UNKNOWN), (8192, PASS)):
+        assert judged("nproc", {**facts, Kernel: replace(ulimit(nproc=limit), threads=3500)}).status is status
 
 
 def test_nothing_to_judge() -> None:
