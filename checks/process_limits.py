@@ -110,7 +110,7 @@ class Here:
         if isinstance(cap.used, Unavailable):
             return unknown(f"{has}, and how much of it is taken could not be read: {cap.used}", **said)
         if left < need.most:  # what is taken may be this very job's
-            taken = ", and most of that is taken" if 2 * used > cap.most else ""
+            taken = ", and much of that is taken" if left < need.least or cap.most >= need.most or 2 * used > cap.most else ""
             text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))
