@@ -57,5 +57,5 @@ def rails(
     if not found.devices and not comparison.expectations and comparison.unread is None:
         yield skip("no two RDMA devices of one kind that GPUs could share the traffic on: nothing to compare", subject=SUBJECT)
         return
-    about = expectation.About(SUBJECT, len(found.devices), intent.others, expectation.place(vantage))
+    about = expectation.About(SUBJECT, len(found.devices or found.alone), intent.others, expectation.place(vantage))
     yield from expectation.findings(comparison, about)

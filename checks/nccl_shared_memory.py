@@ -1,7 +1,8 @@
 """/dev/shm holds the pool that NCCL's proxies take at start; netdoctor/nccl/shared_memory.py has the figures.
 
-It is the container's own: 64 MiB in Docker and Podman where nothing is said.  Connections by SHM come on top, and only a run
-shows them.  Each communicator of a rank has a pool of its own, unless it shares its parent's (ncclCommSplit, splitShare).
+It is the container's own: 64 MiB in Docker and Podman where nothing is said.  Each communicator of a rank has a pool of its
+own, unless it shares its parent's (ncclCommSplit, splitShare).  Connections by SHM come on top where GPUs are kept from P2P
+(netdoctor/nccl/shm_connections.py); how many there are only a run shows.
 What is free is tried: a child takes as many files of that size as the ranks would, and the job's own share (job.shm_bytes).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from netdoctor.api import (
@@ -19,12 +21,14 @@ from netdoctor.api import (
     Environ,
     Finding,
     Fix,
+    GpuHealth,
     Gpus,
     Intent,
     Kernel,
     Libraries,
     PathRun,
     Pci,
+    Rdma,
     Run,
     ShmProof,
     Status,
@@ -43,6 +47,7 @@ from netdoctor.api import (
     missing,
     nccl_param,
     ok,
+    shm_connections,
     shm_pool,
     size_text,
     skip,
@@ -67,7 +72,15 @@ OTHERWISE = {
     "EDQUOT": Fix("lift this user's quota on /dev/shm", ("quota -v", "mount | grep /dev/shm")),
     "EFBIG": Fix("lift the limit of a file's size", ("ulimit -f unlimited",)),
     "EROFS": Fix("mount /dev/shm for writing", ("mount -o remount,rw /dev/shm",)),
+    "EACCES": Fix(
+        "open /dev/shm to the job's user",
+        ("ls -ld /dev/shm", "chmod 1777 /dev/shm   # of a container: --mount type=tmpfs,destination=/dev/shm,tmpfs-mode=1777"),
+    ),
 }
+INODES = Fix(
+    "remove what nobody holds any more (processes that were killed leave theirs behind), or give /dev/shm more inodes",
+    ("df -i /dev/shm", "ls /dev/shm | head", "lsof +D /dev/shm", "mount -o remount,nr_inodes=0 /dev/shm   # 0: no limit"),
+)
 
 
 @dataclass(frozen=True)
@@ -78,19 +91,26 @@ class Need:
     ranks: int
     communicators: int
     beside: int = 0  # what the job itself puts there
+    connections: tuple[int, int] = (0, 0)  # by SHM, beside the pools, at least and at most
 
     @property
     def least(self) -> int:
-        return shm_pool(self.version, self.ranks)[0] + self.beside
+        return shm_pool(self.version, self.ranks)[0] + self.beside + self.connections[0]
 
     @property
     def most(self) -> int | None:
+        return None if self.tried is None else self.tried + self.connections[1] * self.communicators
+
+    @property
+    def tried(self) -> int | None:
+        """Of that what a child asks for: the pools, and what is beside them."""
         pools = shm_pool(self.version, self.ranks * self.communicators)[1]
         return None if pools is None else pools + self.beside
 
     @property
     def text(self) -> str:
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''} of NCCL {version_text(self.version)}"
+        ranks += " without P2P" if self.connections[0] else ", perhaps without P2P," if self.connections[1] else ""
         return f"{ranks} and job.shm_bytes take" if self.beside else f"{ranks} take"
 
     @property
@@ -109,6 +129,8 @@ def shared_memory(
     proof: ShmProof,
     job: Intent,
     gpus: Gpus,
+    state: GpuHealth,
+    rdma: Rdma,
     pci: Pci,
     vantage: Vantage,
 ) -> Iterator[Finding]:
@@ -140,10 +162,13 @@ def shared_memory(
         # Ranks of several nodes that did their sums had what they need, however many of them were here.
         spared = isinstance(run, CommonRun) and run.finished
         must = not spared and (nodes > 1 or _connects_at_start(version, environ))
-        need = Need(version, ranks, job.communicators, job.shm_bytes)
+        between = partial(shm_connections, version, environ=environ, gpus=gpus, state=state, rdma=rdma)
+        need = Need(version, ranks, job.communicators, job.shm_bytes, between(_links(ranks, nodes)))
+        must |= not spared and need.connections[0] > 0  # made with the pool, by the first collective at the latest
         found = _by_the_figures(need, kernel, must, missing(gpus.visible), vantage)
         if found.status is Status.FAIL and job.ranks_here and job.ranks_here < ranks:
-            few = _by_the_figures(replace(need, ranks=job.ranks_here), kernel, must, missing(gpus.visible), vantage)
+            less = replace(need, ranks=job.ranks_here, connections=between(_links(job.ranks_here, nodes)))
+            few = _by_the_figures(less, kernel, must, missing(gpus.visible), vantage)
             found = few if few.status is Status.FAIL else if_it_starts_more(found, job)
         else:
             found = _tried(found, need, proof, must, vantage)
@@ -154,6 +179,11 @@ def shared_memory(
         if found.status is Status.PASS and lost is not None:
             found = unknown(f"{found.message}; what the all-reduce showed could not be read: {lost}", how=RUN)
         yield found
+
+
+def _links(ranks: int, nodes: int) -> int:
+    """Of a ring, those within this node: one leads to the next node where there are others."""
+    return 0 if ranks < 2 else ranks - (nodes > 1)
 
 
 def _connects_at_start(version: Version, environ: Environ) -> bool:
@@ -206,16 +236,18 @@ def _tried(found: Finding, need: Need, proof: ShmProof, must: bool, vantage: Van
         return found
     error, asked = proof.error, proof.size or 0
     lost = missing(error, proof.size)
-    if error in SHM_REFUSED and (asked <= need.least or error == "EROFS"):
-        words = f"a child that took what {need.text} of /dev/shm was refused: {SHM_REFUSED[error]} ({error})"
+    short = "" if proof.inodes else ", for no inode is left"
+    whatever = error == "EROFS" or (error == "EACCES" and vantage.job_user is True) or short  # how much it asks for
+    if proof.as_nccl and isinstance(error, str) and (whatever or (asked <= need.least and error != "EACCES")):
+        words = f"a child that took what {need.text} of /dev/shm was refused: {SHM_REFUSED[error]} ({error}){short}"
         if not must and need.beside == 0:
             return unknown(f"{words}; ranks that all reach each other by P2P do without", how=RUN, **found.evidence)
-        fix = _larger(vantage, need) if error == "ENOSPC" else OTHERWISE[error]
+        fix = INODES if short else _larger(vantage, need) if error == "ENOSPC" else OTHERWISE[error]
         why = STOPS.replace(SHM_REFUSED["ENOSPC"], SHM_REFUSED[error])
         return fail(words, expected=f"{size_text(asked)} of /dev/shm", why=why, fix=fix, error=error, **need.evidence)
     if found.status is not Status.PASS:
         return found
-    if error == "" and asked >= (need.most or 0):
+    if error == "" and asked >= (need.tried or 0):
         return replace(found, message=f"{found.message}: a child was given it")
     unshown = error or "it asked for less" if lost is None else lost
     return unknown(f"{found.message}; whether it is given no child showed: {unshown}", how=RUN, **found.evidence)

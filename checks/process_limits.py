@@ -23,9 +23,11 @@ from netdoctor.api import (
     Gpus,
     Intent,
     Kernel,
+    Kind,
     Net,
     Pci,
     Status,
+    Tasks,
     Unavailable,
     Vantage,
     check,
@@ -61,8 +63,8 @@ MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as 
 CORES = "a rank's main thread takes a core, and NCCL's proxy another while anything is under way"
 MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
-TAKEN = {"nproc": "how much of that is taken is not known"}  # no more than all users' together
 WORKERS = "workers of a DataLoader are not counted"
+AS_MANY = "netdoctor preflight, with the all-reduce; or on the node"
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,8 @@ class Here:
         if isinstance(cap.used, Unavailable):
             return unknown(f"{has}, and how much of it is taken could not be read: {cap.used}", **said)
         if left < need.most:  # what is taken may be this very job's
-            short = left < need.least or cap.most >= need.most  # of what is taken, not of the limit
-            taken = f", and {TAKEN.get(subject, 'much of that is taken')}" if short else ""
-            text = f"{has}{taken}; {self.whoever} may take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
+            taken = ", and much of that is taken" if left < need.least or cap.most >= need.most or 2 * used > cap.most else ""
+            text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))
         notes = () if subject in ("cpu", "nofile") else (WORKERS,)
@@ -129,6 +130,7 @@ def _figure(subject: str, value: float) -> str:
 @check(id="process.limits", title="Limits of process, user and cgroup leave the ranks what they need", cause="process_limits")
 def limits(
     kernel: Kernel,
+    tasks: Tasks,
     cgroups: Cgroups,
     cpu: Cpu,
     environ: Environ,
@@ -159,20 +161,21 @@ def limits(
     here = Here(ranks, certain, intent.ranks_most * at_most, intent.ranks_here * nodes, intent, vantage)
     yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, here)
     cpus = len(cpu.online or range(MANY))
-    tasks = Need(
+    threads = Need(
         TASKS_LEAST * certain,
         ranks * (TASKS_MOST + cpus),
         f"a rank has its main thread and NCCL's proxy, at most {TASKS_MOST} threads of NCCL, CUDA and autograd and "
         f"{cpus} of OpenMP, one a CPU",
     )
-    yield _nproc(kernel.limit("nproc"), kernel.threads, tasks, here)
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
+    yield _nproc(kernel, tasks, threads, here, ran)
     for subject, caps, need, what in (
-        ("pids", cgroups.pids, tasks, "{} processes and threads"),
+        ("pids", cgroups.pids, threads, "{} processes and threads"),
         ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * certain, CORES_MOST * ranks, CORES), "{} cores"),
         ("memory", cgroups.memory, Need(MEMORY_LEAST * certain, MEMORY_MOST * ranks, MEMORY), "{}"),
     ):
-        yield _cgroup(subject, caps, need, what, here, cgroups.hidden, ran)
+        found = _tightest(subject, caps, need, what, here)
+        yield found if ran else _unless_hidden(found, subject, cgroups.hidden)
     yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
 
 
@@ -196,17 +199,23 @@ def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
     return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most, what), "nofile", "{} descriptors a process")
 
 
-def _nproc(limit: int | Unavailable, all_users: int | Unavailable, need: Need, here: Here) -> Finding:
-    """RLIMIT_NPROC counts threads of the user on the whole machine, and does not hold with these rights (kernel/fork.c)."""
+def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> Finding:
+    """RLIMIT_NPROC counts threads of the user on the whole machine, and does not hold with some rights (kernel/fork.c)."""
+    limit, vantage = kernel.limit("nproc"), here.vantage
     if isinstance(limit, Unavailable):
         return unknown(f"the limit of processes could not be read: {limit}", subject="nproc")
-    free = here.vantage.euid == 0 or (here.vantage.capabilities or frozenset()) & {"CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"}
-    if limit == UNLIMITED or (here.vantage.root_is_root and free):
+    if not Tasks.limited(kernel, vantage):
         text = "are not limited" if limit == UNLIMITED else "are limited, which does not hold for root"
         return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
+    used = tasks.of_user if tasks.of_user is not None else Unavailable(Kind.NOT_READ, "nobody counted them")
     what = "{} processes and threads for all that the user runs on this machine"
-    # A PID namespace hides some of the user's: they are no more than all users' together.
-    return here.judged("nproc", Cap("ulimit -u", limit, all_users), need, "pids", what)
+    found = here.judged("nproc", Cap("ulimit -u", limit, used), need, "pids", what)
+    # What a PID namespace hides of his is no more than all users' together.
+    seen = vantage.initial_pids or (isinstance(kernel.threads, int) and limit - kernel.threads >= need.most)
+    if found.status is not Status.PASS or ran or seen:
+        return found
+    text = f"{found.message}; what the user runs in other PID namespaces (containers) counts as well, and is not seen from here"
+    return replace(unknown(text, subject="nproc", how=AS_MANY, **found.evidence), measured=found.measured)
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:
@@ -217,9 +226,8 @@ def _below(caps: Caps, cpu: Cpu) -> Caps:
     return tuple(one for one in caps if not one or one.most < have) if not isinstance(caps, Unavailable) else caps
 
 
-def _cgroup(subject: str, caps: Caps, need: Need, what: str, here: Here, hidden: bool | Unavailable, ran: bool) -> Finding:
-    """The tightest of the cgroups above; one that a namespace hides may be tighter, and a run of as many ranks shows what it
-    gave."""
+def _tightest(subject: str, caps: Caps, need: Need, what: str, here: Here) -> Finding:
+    """The tightest of the cgroups that are seen."""
     known = [one for one in caps or () if one]
     tight = min(known, key=lambda cap: cap.most - (cap.used or 0), default=None)
     found = here.judged(subject, tight, need, subject, what) if tight is not None else None
@@ -228,8 +236,12 @@ def _cgroup(subject: str, caps: Caps, need: Need, what: str, here: Here, hidden:
         return found
     if lost is not None:
         return unknown(f"limits of the cgroup could not be read: {lost}", subject=subject)
-    if hidden is not False and not ran:
-        why = hidden if isinstance(hidden, Unavailable) else "a namespace or a mount hides them"
-        text = f"cgroups above this one may limit it, and are not seen: {why}"
-        return unknown(text, subject=subject, how="netdoctor preflight, with the all-reduce; or on the node")
     return found or ok("no cgroup limits it", subject=subject, ranks=here.ranks)
+
+
+def _unless_hidden(found: Finding, subject: str, hidden: bool | Unavailable) -> Finding:
+    """A cgroup that a namespace hides may be tighter; a run of as many ranks shows what it gives."""
+    if found.status is not Status.PASS or hidden is False:
+        return found
+    why = hidden if isinstance(hidden, Unavailable) else "a namespace or a mount hides them"
+    return unknown(f"cgroups above this one may limit it, and are not seen: {why}", subject=subject, how=AS_MANY)

@@ -67,6 +67,7 @@ from netdoctor.facts.runs import (
 )
 from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import CLOSED, Room, System
+from netdoctor.facts.tasks import Tasks
 from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
@@ -97,6 +98,7 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
+from netdoctor.nccl.shm_connections import bytes_of as shm_connections
 from netdoctor.nccl.shm_proof import REFUSED as SHM_REFUSED
 from netdoctor.nccl.shm_proof import ShmProof
 from netdoctor.nccl.spread import Spread
@@ -308,6 +310,7 @@ __all__ = [
     "SysctlFiles",
     "System",
     "SystemEvent",
+    "Tasks",
     "Told",
     "Torch",
     "TorchFacts",
@@ -370,6 +373,7 @@ __all__ = [
     "rails",
     "rdma_handles",
     "seen_loaded",
+    "shm_connections",
     "shm_pool",
     "size_text",
     "skip",

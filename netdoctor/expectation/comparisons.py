@@ -89,7 +89,7 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, site:
     # Where no device is seen, only a type of instance that is known by name claims any.
     told = shape if number or firmware.instance_type != "" or site.instance_type is not None else None
     unread = missing(told, None if rate else siblings.divided(found.parts))
-    return Comparison((*found.parts, *found.near, there), tuple(expected), unread)
+    return Comparison((*found.parts, *found.alone, *found.near, there), tuple(expected), unread)
 
 
 def _number(claim: Expectation, site: Expected, certain: bool) -> Expectation:

@@ -49,7 +49,9 @@ def nvlinks(pci: Pci, nvml: Gpus) -> Iterator[Expectation]:
     for gpu in nvml.all:
         known = by_model(gpu)
         if known and isinstance(gpu.pci, str):
-            yield Expectation(gpu_name(gpu.pci), Quantity.NVLINKS, known[0], Source.DEVICE, f"{gpu.name}: {known[1]}")
+            down = ", ".join(str(number) for number, up in enumerate(gpu.nvlinks or ()) if not up)
+            because = f"{gpu.name}: {known[1]}" + (f"; down: {down}" if down and any(gpu.nvlinks or ()) else "")
+            yield Expectation(gpu_name(gpu.pci), Quantity.NVLINKS, known[0], Source.DEVICE, because)
 
 
 def by_model(gpu: Gpu) -> tuple[int, str] | None:

@@ -172,9 +172,10 @@ _FIXES: Final = {
     Quantity.INTERFACE: _CABLE,
     Quantity.INTERFACE_SPEED: _INTERFACE,
     Quantity.BOND: (
-        "bring the port back: cable, switch port, LACP of the switch",
-        "cat /proc/net/bonding/{}",
-        "ip -d link show {}",
+        "bring the port back (cable, switch port, LACP of the switch); of active-backup make the fastest port the active one",
+        "grep . /proc/net/bonding/*",
+        "ip -d link show type bond",
+        "ip link set BOND type bond active_slave PORT   # of active-backup",
     ),
     Quantity.NVLINKS: ("look for NVLink errors, then reset the GPUs", "nvidia-smi nvlink -s -i {}", "dmesg | grep -i xid"),
     Quantity.GPUS: _BUS,

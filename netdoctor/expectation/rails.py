@@ -43,6 +43,7 @@ class Rails:
     modes: Mapping[str, LinkModes]  # of the Ethernet interface of each, as far as its driver says
     seen: int  # RDMA devices of any kind: what there is where none is for the GPUs
     bonds: Mapping[str, bonds.Bond]  # RoCE over several ports, by the name of the device
+    alone: tuple[Part, ...] = ()  # where none is a rail, the bonds of the devices that carry the data all the same
 
     @property
     def even(self) -> bool:
@@ -97,9 +98,14 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
     alone = missing(*(d.board for d in members)) is None  # one that is not known may be of any
     firmware = tuple(_of_board(part, str(d.board) if alone else "") for d, part in zip(members, parts, strict=True))
     modes = {d.name: link.modes for d in members if isinstance(link := _link(d, net), Link) and link.modes}
-    whole = {d.name: bond for d in members if (bond := bonds.of(_link(d, net), net))}
+    active = [d for d in hardware if up(d)]
+    carriers = members or (active if chosen or len(active) == 1 else [])  # one of one NCCL takes, whatever it is for
+    whole = {d.name: bond for d in carriers if (bond := bonds.of(_link(d, net), net))}
     near = [] if choice else near
-    return Rails(members, tuple(parts), firmware, tuple(near), len(gpus), chosen, switched, modes, len(hardware), whole)
+    return Rails(
+        *(members, tuple(parts), firmware, tuple(near), len(gpus), chosen, switched, modes, len(hardware), whole),
+        () if members else tuple(Part(name, {Quantity.BOND: bond.carry}) for name, bond in whole.items()),
+    )
 
 
 _NO_PLACE: Final = Unavailable(Kind.NOT_READ, "its place on PCI")

@@ -26,6 +26,7 @@ class Source:
 SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.facts.vantage"),
     "Kernel": Source("netdoctor.facts.kernel"),
+    "Tasks": Source("netdoctor.facts.tasks", after=("Kernel", "Vantage")),
     "SysctlFiles": Source("netdoctor.facts.sysctl_files", after=("Vantage",)),
     "Cgroups": Source("netdoctor.facts.cgroups"),
     "Platform": Source("netdoctor.facts.platform"),

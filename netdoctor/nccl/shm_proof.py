@@ -26,6 +26,7 @@ REFUSED: Final = {
     "EDQUOT": "the quota of this user is used up",
     "EFBIG": "larger than a file of this process may be (ulimit -f)",
     "EROFS": "mounted for reading only",
+    "EACCES": "Permission denied",
 }
 _SPARE: Final = 2  # as much again must be left, for nobody may be killed for a question
 
@@ -36,6 +37,13 @@ class ShmProof(Fact):
 
     size: int | Unavailable  # bytes that the child asked for
     error: str | Unavailable  # errno name; "": it had them, and gave them back
+    inodes: bool = True  # there are enough for the files
+    closed: bool = False  # EACCES, by the folder's mode: no file of this user can be made there, whatever its name
+
+    @property
+    def as_nccl(self) -> bool:
+        """Whether NCCL is refused as well, of as much."""
+        return self.error in REFUSED and (self.error != "EACCES" or self.closed)
 
 
 def probe(
@@ -56,7 +64,10 @@ def probe(
     if (lost := _too_much(host, size, intent.shm_bytes, cgroups)) is not None:
         return lost
     got = mapping(host, question("shm", files=files, each=each, beside=intent.shm_bytes))
-    return got if isinstance(got, Unavailable) else ShmProof(size, value(got.get("error"), str, "ask:shm"))
+    if isinstance(got, Unavailable):
+        return got
+    error = value(got.get("error"), str, "ask:shm")
+    return ShmProof(size, error, inodes=got.get("inodes") is not False, closed=got.get("closed") is True)
 
 
 def _too_much(host: Host, size: int, beside: int, cgroups: Cgroups) -> Unavailable | None:

@@ -169,3 +169,31 @@ def test_a_pipeline_ends_as_it_would_without() -> None:
         for wrapped in ((), (*NETDOCTOR, "run", "-q", "--via", "nccl", "--"))
     ]
     assert [done.returncode for done in said] == [141, 141] and b"Broken pipe" not in said[1].stderr
+
+
+COUNTED = """
+import os, sys, threading
+from netdoctor.host.helpers import tasks
+end = threading.Event()
+before = tasks.answer({})["threads"]
+for _ in range(40):
+    threading.Thread(target=end.wait, daemon=True).start()
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    for _ in range(20):
+        threading.Thread(target=end.wait, daemon=True).start()
+    os.write(writer, b"1")
+    end.wait()
+os.read(reader, 1)
+print(before, tasks.answer({})["threads"])
+os.kill(child, 9)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a user of its own, of whom nobody else starts anything meanwhile")
+def test_threads_of_the_user_are_counted() -> None:
+    other = [word.replace("64002", "64003") for word in OTHER]
+    done = subprocess.run([*other, sys.executable, "-c", COUNTED], capture_output=True, text=True, timeout=60, check=False)
+    before, after = map(int, done.stdout.split())
+    assert (before, after) == (1, 62), done.stderr

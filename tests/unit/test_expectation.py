@@ -181,6 +181,13 @@ def test_nvlinks_are_claimed_where_the_board_is(gpus: int, switches: int, links:
     assert len(list(device.nvlinks(pci, nvml))) == claims
 
 
+def test_which_nvlinks_are_down_is_told() -> None:
+    links = tuple(number not in (7, 11) for number in range(18))
+    nvml = f.gpus(8, all=(f.gpu(0, nvlinks=links), *(f.gpu(n) for n in range(1, 8))))
+    said = [one.because for one in device.nvlinks(f.pci(8), nvml)]
+    assert said[0].endswith("900 GB/s; down: 7, 11") and all("down" not in one for one in said[1:])
+
+
 MODELS = {
     "NVIDIA H100 80GB HBM3": 18,
     "NVIDIA H200": 18,

@@ -1,7 +1,8 @@
 """Whether /dev/shm gives what NCCL takes of it: files of full size, as NCCL extends its own (src/misc/shmutils.cc: fallocate).
 
 Parameters: ``files``: how many; ``each``: bytes of one; ``beside``: bytes of one more.  Answer: {"error": errno name of the
-first call that failed, "" where none did}.
+first call that failed, "" where none did}, and "inodes": false where it is inodes that are short, "closed": true where its mode
+keeps this user out (else EACCES is the word of a security module, which may know files by their names).
 
 The files have no name (O_TMPFILE): whatever ends this program, the kernel takes them back.
 """
@@ -33,9 +34,12 @@ def answer(parameters: dict[str, str]) -> object:
         room = os.statvfs(FOLDER)
         if room.f_blocks and room.f_bavail * room.f_frsize < sum(sizes):
             return {"error": "ENOSPC"}  # to fill it up would take from others what they need
+        if room.f_files and room.f_favail < len(sizes):  # a tmpfs without a limit of them has none at all (mm/shmem.c)
+            return {"error": "ENOSPC", "inodes": False}
         held = [take(size) for size in sizes]
     except OSError as error:
-        return {"error": errno.errorcode.get(error.errno or 0, str(error.errno))}
+        closed = error.errno == errno.EACCES and not os.access(FOLDER, os.W_OK | os.X_OK, effective_ids=True)
+        return {"error": errno.errorcode.get(error.errno or 0, str(error.errno)), **({"closed": True} if closed else {})}
     for fd in held:
         os.close(fd)
     return {"error": ""}

@@ -28,6 +28,7 @@ from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import System
+from netdoctor.facts.tasks import Tasks
 from netdoctor.facts.vantage import Vantage
 from netdoctor.nccl.shm_proof import ShmProof
 from tests.support.facts.hardware import *
@@ -46,6 +47,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         System: system(),
         Platform: Platform("NVIDIA", "DGXH100", "DGXH100"),
         Cgroups: Cgroups((), (), (), hidden=False),
+        Tasks: Tasks(400),
         Cpu: cpu(),
         Interrupts: interrupts(),
         Pci: pci(),

@@ -152,6 +152,7 @@ class Composed:
             "ask:kmsg": self._kmsg(),
             DCGM: self.told.get("dcgm", Unavailable(Kind.FAILED, "nobody says what DCGM says")),
             "ask:imex": self.told.get("imex", Unavailable(Kind.ABSENT, "no nvidia-imex-ctl")),
+            "ask:tasks": {"threads": 412},
             "ask:clock": {**CLOCK, **self.told.get("clock", {})},
             RANKS: {"ranks": self._ranks()},
             QUESTION: answers.gpu_load(self.node),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from netdoctor.checks import hardware_links, hardware_rails
+from netdoctor.facts.environ import Environ
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.net import Link, Net, Route
 from netdoctor.facts.pci import Pci
@@ -71,12 +72,40 @@ def test_half_a_bond_of_a_rail() -> None:
     assert list(failed) == ["mlx5_bond_5"] and "bond5p1" in str(failed), told
 
 
+@pytest.mark.parametrize(
+    ("names", "chosen", "expected"),
+    [
+        (("mlx5_bond_0",), "", ["mlx5_bond_0"]),  # the one way out
+        (("mlx5_0", "mlx5_bond_0"), "", []),  # nothing says which of two kinds carries the data
+        (("mlx5_0", "mlx5_bond_0"), "mlx5_bond_0", ["mlx5_bond_0"]),
+        (("mlx5_0", "mlx5_bond_0"), "mlx5_0", []),
+    ],
+)
+def test_half_a_bond_of_a_device_that_is_no_rail(names: tuple[str, ...], chosen: str, expected: list[str]) -> None:
+    links = (f.netlink_link("lo", 1, "127.0.0.1"), *bond("bond0", 2, LACP, ({}, {"backup": True}), "10.0.0.7"))
+    ports = {"mlx5_bond_0": f.roce_port("bond0"), "mlx5_0": f.port()}
+    devices = tuple(f.hca(n, name=name, pci=f"0000:31:00.{n}", ports=(ports[name],)) for n, name in enumerate(names))
+    seen: dict[type, object] = {
+        Net: f.net(*links),
+        Rdma: f.rdma(devices=devices),
+        Pci: f.pci(devices=(*(f.gpu_device(n) for n in range(8)), *(f.hca_device(0, address=d.pci, path=()) for d in devices))),
+        Intent: f.job(nodes=2),
+        Environ: f.environ({"NCCL_IB_HCA": chosen} if chosen else {}),
+    }
+    told = found(hardware_rails.rails, seen)
+    assert [subject for subject, one in told.items() if one.status is Status.FAIL] == expected, told
+
+
 def test_a_port_that_is_slower_than_its_sibling() -> None:
-    """The bond has 1.4 of two ports; in active-backup one alone carries, and an idle one is not slow as well."""
+    """The bond has 1.4 of two ports; in active-backup the active one alone counts, against all that are up."""
     for mode, ports, expected in (
         (LACP, ({}, {"speed_mbps": 10000}), 0.3),
         (0, ({"speed_mbps": 10000}, {}), 0.3),
-        (ACTIVE_BACKUP, ({}, {"speed_mbps": 10000}), None),
+        (ACTIVE_BACKUP, ({}, {"speed_mbps": 10000}), None),  # the kernel does not say which is the active one
+        (ACTIVE_BACKUP, ({}, {"speed_mbps": 10000, "backup": True}), None),
+        (ACTIVE_BACKUP, ({"backup": True}, {"speed_mbps": 10000}), 0.6),  # the slower stayed when the faster came back
+        (ACTIVE_BACKUP, ({"backup": True, "running": False}, {"speed_mbps": 10000}), None),  # a spare does its work
+        (ACTIVE_BACKUP, ({"backup": True}, {"speed_mbps": Unavailable("unsupported")}), None),
         (LACP, ({}, {"speed_mbps": 10000, "running": False}), 0.5),
         (LACP, ({}, {"speed_mbps": Unavailable("unsupported")}), None),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from netdoctor.checks.nccl_shared_memory import shared_memory
 from netdoctor.facts import kernel
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.gpu_health import GpuHealth, Pair
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.launcher import Launcher
@@ -17,6 +19,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.peers import Peer
+from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, CommonRun, State
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
@@ -158,7 +161,14 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
     "for reading only": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "EROFS")}, FAIL),
     "refused, and ranks may do without": ({Baseline: NO_RUN, ShmProof: ShmProof(252 << 20, "ENOSPC")}, UNKNOWN),
     "refused more than that": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(253 << 20, "ENOSPC")}, UNKNOWN),
-    "another errno": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "EACCES")}, UNKNOWN),
+    "closed to the job's user": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(253 << 20, "EACCES", closed=True)}, FAIL),
+    "closed to another user": (
+        {Baseline: NO_RUN, **TWO, Vantage: f.vantage(job_user=False), ShmProof: ShmProof(252 << 20, "EACCES", closed=True)},
+        UNKNOWN,
+    ),
+    "no inode is left": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(253 << 20, "ENOSPC", inodes=False)}, FAIL),
+    "no inode is left, and ranks may do without": ({Baseline: NO_RUN, ShmProof: ShmProof(9, "ENOSPC", inodes=False)}, UNKNOWN),
+    "a security module": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "EACCES")}, UNKNOWN),
     "the child was not there": ({Baseline: NO_RUN, **TWO, ShmProof: LOST}, UNKNOWN),
     "the child asked for less": ({Baseline: NO_RUN, **TWO, ShmProof: ShmProof(252 << 20, "")}, UNKNOWN),
     "no room, whatever the child saw": ({**SMALL, ShmProof: LOST}, FAIL),
@@ -192,6 +202,45 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
     "small, and what the job sees lost": ({**SMALL, Gpus: f.gpus(8, visible=LOST)}, UNKNOWN),
     "wide, and what the job sees lost": ({**TWO, Gpus: f.gpus(8, visible=LOST)}, PASS),
 }
+
+
+OFF = {"NCCL_P2P_DISABLE": "1"}
+OLD = (2, 21, 5)
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "told", "size", "status"),
+    [
+        (OLD, {}, 0, 64 << 20, PASS),  # 56 MiB of pools
+        (OLD, {}, 1, 64 << 20, FAIL),  # and what the connections take
+        (OLD, OFF, 0, 64 << 20, FAIL),
+        (OLD, {}, LOST, 64 << 20, UNKNOWN),
+        (OLD, {}, LOST, 64 << 30, PASS),
+        (OLD, {}, 1, 8 << 30, UNKNOWN),  # how many channels only a run shows
+        (OLD, {}, 1, 64 << 30, PASS),
+        (OLD, {"NCCL_SHM_DISABLE": "1"}, 1, 64 << 20, PASS),
+        (OLD, {"NCCL_BUFFSIZE": "65536"}, 1, 64 << 20, UNKNOWN),
+        ((2, 20, 5), {}, 1, 64 << 20, FAIL),
+        ((2, 25, 1), {}, 1, 280 << 20, UNKNOWN),  # host memory of cuMem instead, where driver and NUMA let it
+        ((2, 25, 1), {"NCCL_CUMEM_HOST_ENABLE": "0"}, 1, 280 << 20, FAIL),
+    ],
+)
+def test_connections_of_gpus_without_p2p(version: Any, env: Any, told: Any, size: int, status: Status) -> None:
+    cards = tuple(f.gpu(n, name="NVIDIA GeForce RTX 4090", nvlinks=()) for n in range(8))
+    pairs = tuple(Pair(one, other, told, told, 5) for one, other in combinations(range(8), 2))
+    facts: dict[type, object] = {
+        Kernel: f.kernel(shm_size=size, shm_free=size),
+        Baseline: NO_RUN,
+        Gpus: f.gpus(all=cards),
+        GpuHealth: GpuHealth((), pairs),
+        Rdma: f.rdma(devices=()),
+        Environ: f.environ(env),
+        Libraries: f.libraries(nccl=(f.library(version=version),)),
+    }
+    assert judged(facts).status is status
+    # An HCA may be nearer than the other GPU.
+    near = judged({**facts, Rdma: f.rdma()}).status
+    assert near is (UNKNOWN if status is FAIL else status)
 
 
 @pytest.mark.parametrize(("facts", "status"), ROWS.values(), ids=list(ROWS))

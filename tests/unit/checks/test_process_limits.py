@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.peers import Peer
 from netdoctor.facts.runs import Baseline
+from netdoctor.facts.tasks import Tasks
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
@@ -124,22 +126,35 @@ def test_processes_of_the_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "threads", "status"),
+    ("used", "namespace", "run", "status"),
     [
-        (4096, 900, PASS),
-        (4096, 3000, UNKNOWN),
-        (4096, 5000, UNKNOWN),
-        (4096, LOST, UNKNOWN),
-        (10, LOST, FAIL),
-        (-1, LOST, PASS),
+        (400, "4026531836", NO_RUN, PASS),
+        (3998, "4026531836", NO_RUN, UNKNOWN),  # another job of the same user has nearly all of them
+        (3998, "4026531836", f.baseline(), UNKNOWN),
+        (LOST, "4026531836", NO_RUN, UNKNOWN),
+        (None, "4026531836", NO_RUN, UNKNOWN),
+        (400, "4026532900", NO_RUN, UNKNOWN),  # those of other containers are not seen
+        (400, "4026532900", f.baseline(), PASS),
+        (3998, "4026532900", NO_RUN, UNKNOWN),
     ],
 )
-def test_what_the_user_runs_elsewhere_takes_of_it(limit: int, threads: Any, status: Status) -> None:
-    """Of all threads of the machine some may be the user's, in another PID namespace, too."""
-    kernel = f.kernel(limits={**f.kernel().limits, "nproc": limit}, threads=threads)
-    found = judged("nproc", {Vantage: f.vantage(capabilities=frozenset()), Kernel: kernel})
+@pytest.mark.parametrize("threads", [LOST, 3500])
+def test_what_the_user_runs_already(used: Any, namespace: str, run: Any, status: Status, threads: Any) -> None:
+    user = f.vantage(capabilities=frozenset(), namespaces={**(f.vantage().namespaces or {}), "pid": namespace})
+    kernel = replace(ulimit(nproc=4096), threads=threads)
+    facts: dict[type, object] = {Vantage: user, Tasks: Tasks(used), Kernel: kernel, Baseline: run}
+    found = judged("nproc", {**facts, Intent: f.job(ranks_per_node=2 if run is not NO_RUN else 8)})
     assert found.status is status
-    assert threads not in (3000, 5000) or "how much of that is taken is not known" in found.message
+    if isinstance(used, int) and used > 2048:
+        assert "much of that is taken" in found.message and found.measured["used"] == used
+
+
+def test_all_threads_of_the_machine_leave_enough() -> None:
+    """However many of them are this user's, in whatever container."""
+    user = f.vantage(capabilities=frozenset(), namespaces={"pid": "4026532900"})
+    facts: dict[type, object] = {Vantage: user, Tasks: Tasks(12), Baseline: NO_RUN}
+    for limit, status in ((4096, UNKNOWN), (8192, PASS)):
+        assert judged("nproc", {**facts, Kernel: replace(ulimit(nproc=limit), threads=3500)}).status is status
 
 
 def test_nothing_to_judge() -> None:
