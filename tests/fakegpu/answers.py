@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pynvml
 
+from netdoctor.facts import ib_speed
 from netdoctor.host.base import Answer
 from netdoctor.host.helpers import net_errors as counters
 from netdoctor.host.helpers.cuda import ATTRIBUTES
@@ -178,11 +179,18 @@ def ibverbs(machine: Machine, library: str) -> Answer:
             "error": "",
             "dmabuf": "EBADF" if hca.dmabuf else "EOPNOTSUPP",
             "mtu": {str(n): port.mtu for n, port in enumerate(hca.ports, 1)},
+            "link": {str(n): _numbers(port.rate) for n, port in enumerate(hca.ports, 1)},
         }
         for hca in machine.hcas
         if hca.node is not None and hca.mode is not None
     }
     return {"library": library, "devices": devices}
+
+
+def _numbers(rate: float) -> list[int]:
+    """Width and speed of a port of this rate, four lanes before others, as `link_of` of c/verbs.c has them."""
+    codes = [(width, speed) for width in (2, 1, 4) for speed in (1, 2, 4, 16, 32, 64, 128)]
+    return next(([*pair] for pair in codes if (found := ib_speed.by_number(*pair)) and found[0] == rate), [1, 1])
 
 
 def netlink(machine: Machine, listening: Iterable[int] = ()) -> Answer:
