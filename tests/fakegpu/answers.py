@@ -108,8 +108,11 @@ def net_errors(machine: Machine) -> Answer:
     clean = dict.fromkeys((*filter(None, counters.STATS), "carrier_down"), 0)
     names = ["lo", *(one.name for one in machine.interfaces)]
     efa = {"unavailable": "absent", "detail": "No such file or directory"}  # it has no agent for performance
+    own = dict.fromkeys(counters.EFA, 0)
     of_ports: dict[str, dict[str, Any]] = {
-        f"{hca.name}:{number}": dict.fromkeys(counters.PMA, efa if hca.driver == "efa" else 0)
+        f"{hca.name}:{number}": {**dict.fromkeys(counters.PMA, efa), **own}
+        if hca.driver == "efa"
+        else dict.fromkeys(counters.PMA, 0)
         for hca in machine.hcas
         for number in range(1, len(hca.ports) + 1)
     }

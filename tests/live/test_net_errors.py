@@ -68,6 +68,21 @@ def port(root: pathlib.Path, device: str, *, virtual: bool = False, **counters: 
     return at
 
 
+def test_counters_of_efa_and_what_is_not_counted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By device (older drivers) or by port; "N/A" of a port without an agent is no number, and no rubbish either."""
+    monkeypatch.setattr(net_errors, "CLASS", str(tmp_path))
+    by_port, by_device = port(tmp_path, "efa_0"), port(tmp_path, "efa_1")
+    (by_port / "hw_counters" / "impaired_remote_conn_events").write_text("7\n")
+    (by_device.parents[1] / "hw_counters").mkdir()
+    (by_device.parents[1] / "hw_counters" / "rdma_read_wr_err").write_text("4\n")
+    for name in net_errors.PMA:
+        (by_device / "counters" / name).write_text("N/A (no PMA)\n")
+    found = net_errors.ports()
+    assert found["efa_0:1"] == {**dict.fromkeys(net_errors.PMA, 0), "impaired_remote_conn_events": 7}
+    assert found["efa_1:1"].pop("rdma_read_wr_err") == 4
+    assert {one["unavailable"] for one in found["efa_1:1"].values()} == {"unsupported"}
+
+
 def test_ports_that_count(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rise, one that stands at its end, one that is set back, a virtual function, and one that goes away."""
     monkeypatch.setattr(net_errors, "CLASS", str(tmp_path))

@@ -89,6 +89,53 @@ def test_a_rail_of_roce_counts_at_its_interface(rose: dict[str, Any], status: St
     assert not [one for one in found if one.status is FAIL and one.subject != "eth4"]
 
 
+OF_EFA = dict.fromkeys(helper.EFA, 0)
+ABSENT = Unavailable(Kind.ABSENT, "ENOENT")
+
+
+def on_efa(*without: str, **rose: Any) -> list[Finding]:
+    """Of rdmap3s0 what `rose`, of the others nothing; `without`: what its driver does not count."""
+    ports = {f"rdmap{n}s0:1": Errors({**dict.fromkeys(helper.PMA, ABSENT), **OF_EFA}, dict(OF_EFA)) for n in range(8)}
+    own = {key: count for key, count in {**ports["rdmap3s0:1"].rose, **rose}.items() if key not in without}
+    ports["rdmap3s0:1"] = Errors(own, dict(OF_EFA))
+    return judged(NetErrors(4.0, {}, ports), healthy.aws_efa(), changes={Intent: f.job(nodes=2)})
+
+
+CONNECTIONS = ("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events")
+
+
+@pytest.mark.parametrize(
+    ("without", "rose", "status"),
+    [
+        ((), {}, PASS),
+        ((), {"impaired_remote_conn_events": 1}, FAIL),
+        ((), {"unresponsive_remote_events": 1}, FAIL),
+        ((), {"rdma_read_wr_err": 1}, FAIL),
+        ((), {"rdma_write_wr_err": 1}, FAIL),
+        ((), {"rx_drops": 9, "retrans_timeout_events": 9}, PASS),
+        (CONNECTIONS, {}, UNKNOWN),
+        (CONNECTIONS, {"rdma_read_wr_err": 1}, FAIL),
+        ((), {"impaired_remote_conn_events": DENIED}, UNKNOWN),
+        (helper.EFA, {}, UNKNOWN),
+    ],
+)
+def test_what_an_efa_counted(without: tuple[str, ...], rose: dict[str, Any], status: Status) -> None:
+    found = on_efa(*without, **rose)
+    own = [one for one in found if one.subject == "rdmap3s0:1"]
+    assert [one.status for one in own] == ([] if status is PASS else [status])
+    rest = next(one for one in found if one.subject == "links")
+    assert rest.message.startswith("8 links" if status is PASS else "7 links")
+    assert all(one.severity is Severity.WARNING and one.fix for one in own if status is FAIL)
+
+
+def test_an_efa_that_took_another_path_is_a_note() -> None:
+    (found,) = on_efa(rx_drops=2, retrans_timeout_events=1)
+    assert found.notes == (
+        "rdmap3s0:1 lost packets for want of room or readers: rx_drops",
+        "rdmap3s0:1 lost packets on the way, and sent them by another: retrans_timeout_events",
+    )
+
+
 def test_packets_that_were_dropped_are_a_note() -> None:
     (found,) = judged(counted(rx_dropped=500), healthy.hgx_roce())
     assert found.notes == ("eth4 lost packets for want of room or readers: rx_dropped",)
