@@ -6,7 +6,7 @@ From one node: `netdoctor allreduce` tries every pair of nodes, both ways, on po
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 
 from netdoctor.api import (
     FROM_JOB,
@@ -16,7 +16,6 @@ from netdoctor.api import (
     Intent,
     Kernel,
     Kind,
-    Link,
     Net,
     Path,
     Peer,
@@ -35,9 +34,10 @@ from netdoctor.api import (
     unknown,
 )
 
-HOSTS, NEIGHBOURS = "hosts", "neighbours"
-ROOM = "net.ipv4.neigh.default.gc_thresh3"
-KEPT = "net.ipv4.neigh.default.gc_thresh2"  # net/core/neighbour.c, neigh_alloc and neigh_forced_gc
+HOSTS = "hosts"
+# Of a family of addresses: the finding, and the kernel's name of its table (net/ipv4/arp.c, net/ipv6/ndisc.c).
+TABLES = {4: ("neighbours", "arp_cache"), 6: ("IPv6 neighbours", "ndisc_cache")}
+FAMILIES = ("NCCL_SOCKET_FAMILY", "NCCL_IB_ADDR_FAMILY")
 GONE = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")
 REFUSED = {"EPERM": "a firewall of this node", "EACCES": "a firewall", "ECONNREFUSED": "the host"}
 ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
@@ -57,7 +57,8 @@ def reach(net: Net, reach: Reach, environ: Environ, kernel: Kernel, intent: Inte
     if intent.others is False:
         yield skip(f"{intent.why}: there are no other hosts")
         return
-    yield from _neighbours(net, kernel, intent, vantage)
+    for version in TABLES:
+        yield from _neighbours(version, net, kernel, environ, intent, vantage)
     if not vantage.job_network:
         yield unknown(f"hosts are reached from the job's network, {vantage.network_elsewhere}", subject=HOSTS, how=FROM_JOB)
         return
@@ -157,43 +158,35 @@ def _path(name: str, path: Path) -> Finding | None:
     return unknown(text, subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
 
 
-def _neighbours(net: Net, kernel: Kernel, intent: Intent, vantage: Vantage) -> Iterator[Finding]:
-    """An entry for each host that a subnet of this node holds: beyond the limit a connection fails with ENOBUFS or hangs
-    (net/core/neighbour.c, neigh_alloc: "neighbor table overflow!").  The limit is the whole machine's."""
-    nodes, links = intent.count, net.links
-    if not isinstance(nodes, int) or isinstance(links, Unavailable) or nodes < 2:
+def _neighbours(family: int, net: Net, kernel: Kernel, environ: Environ, intent: Intent, vantage: Vantage) -> Iterator[Finding]:
+    """An entry for each host that a subnet of this node holds: beyond gc_thresh3 a connection fails with ENOBUFS or hangs
+    (net/core/neighbour.c, neigh_alloc: "neighbor table overflow!").  The limits are the whole machine's."""
+    nodes = intent.count
+    if not isinstance(nodes, int) or nodes < 2:
         return
-    need = sum(min(nodes - 1, room) for link in links if not interfaces.stays(net, link) and (room := _on_link(link)))
-    if not need:
+    asked = family == 6 and any(environ.get(name) == "AF_INET6" for name in FAMILIES)
+    if not (need := interfaces.neighbours(net, family, nodes - 1, asked=asked)):
         return
-    most = kernel.sysctl_ints(ROOM)
+    subject, table = TABLES[family]
+    first, kept, room = (f"net.ipv{family}.neigh.default.gc_thresh{n}" for n in (1, 2, 3))
+    most = kernel.sysctl_ints(room)
     if isinstance(most, Unavailable):
-        text = f"how many neighbours the kernel keeps, of which the job has {need}, could not be read: {most}"
+        text = f"how many {subject} the kernel keeps, of which the job has {need}, could not be read: {most}"
         inside = "on the node: a network namespace does not show it" if most.kind is Kind.ABSENT else "as root"
-        yield unknown(text, subject=NEIGHBOURS, how=f"sysctl {ROOM} ({inside})")
+        yield unknown(text, subject=subject, how=f"sysctl {room} ({inside})")
     elif need > most[0]:
-        low, middle, high = (need * n for n in (1, 2, 4))
-        others = tuple((f"net.ipv4.neigh.default.gc_thresh{n}", str(size)) for n, size in ((1, low), (2, middle)))
         yield fail(
-            f"the job's {nodes} nodes are {need} neighbours in this node's subnets, and the kernel keeps {most[0]}",
-            subject=NEIGHBOURS,
+            f"the job's {nodes} nodes are {need} {subject} in this node's subnets, and the kernel keeps {most[0]}",
+            subject=subject,
             loss=cost.SOMETIMES,
-            expected=f"{ROOM} of {need} or more",
-            why="connections fail now and then: 'neighbour: arp_cache: neighbor table overflow!' in the kernel's log",
-            fix=fix_sysctl(vantage, ROOM, str(high), *others),
+            expected=f"{room} of {need} or more",
+            why=f"connections fail now and then: 'neighbour: {table}: neighbor table overflow!' in the kernel's log",
+            fix=fix_sysctl(vantage, room, str(need * 4), (first, str(need)), (kept, str(need * 2))),
             need=need,
             room=most[0],
         )
     else:
-        kept = kernel.sysctl_ints(KEPT)
-        few = kept[0] if not isinstance(kept, Unavailable) and kept[0] < need else None
-        notes = [f"beyond {KEPT} of {few} it drops those that were idle for 5 s, and asks for them again"] if few else []
-        yield ok(f"the kernel has room for the job's {count(need, 'neighbour')}", subject=NEIGHBOURS, notes=notes, room=most[0])
-
-
-def _on_link(link: Link) -> int:
-    """Hosts that the largest IPv4 subnet of an interface may hold; 0: none leads to another node."""
-    if not link.up or not link.running:
-        return 0
-    sizes = [ip_network(f"{one.ip}/{one.prefix}", strict=False).num_addresses - 3 for one in link.addresses if one.family == 4]
-    return max((0, *sizes))
+        soft = kernel.sysctl_ints(kept)
+        few = soft[0] if not isinstance(soft, Unavailable) and soft[0] < need else None
+        notes = [f"beyond {kept} of {few} it drops those that were idle for 5 s, and asks for them again"] if few else []
+        yield ok(f"the kernel has room for the job's {count(need, subject[:-1])}", subject=subject, notes=notes, room=most[0])

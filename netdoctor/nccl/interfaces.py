@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Final
 
 from netdoctor.facts.net import Link, Net
@@ -126,3 +126,20 @@ def gloo_address(net: Net) -> str | Unavailable:
         return found
     own = {one.ip for link in net.links or () for one in link.addresses}
     return next((ip for ip in found or () if ip in own or is_loopback(ip)), "")
+
+
+def neighbours(net: Net, family: int, others: int, *, asked: bool) -> int:
+    """Entries that so many other nodes take in the kernel's table of neighbours, by the subnets of this node's interfaces.
+
+    The data goes by IPv6 where it is `asked` for, or an interface has nothing else.
+    """
+    return sum(min(others, _on_link(family, link, asked)) for link in net.links or () if not stays(net, link))
+
+
+def _on_link(family: int, link: Link, asked: bool) -> int:
+    """Hosts that its largest subnet of this family may hold; 0: it leads to none."""
+    if not link.up or not link.running or (family == 6 and not asked and any(one.family == 4 for one in link.addresses)):
+        return 0
+    own = [one for one in link.addresses if one.family == family and (family == 4 or one.scope == "global")]
+    sizes = [ip_network(f"{one.ip}/{one.prefix}", strict=False).num_addresses for one in own]
+    return max((0, *(size - (3 if family == 4 else 1) for size in sizes)))
