@@ -53,6 +53,7 @@ EFA = (
 )
 # Of the driver's own, where it has them (Documentation of mlx5 counters; bnxt_re and irdma have others).
 OWN = ("local_ack_timeout_err", "rnr_nak_retry_err", "packet_seq_err", "out_of_sequence", "rx_icrc_encapsulated", *EFA)
+GONE = {"unavailable": "absent", "detail": "it was not there all the time"}
 told: list[bool] = []
 
 
@@ -70,16 +71,15 @@ def answer(parameters: dict[str, str]) -> object:
         if "unavailable" in first or "unavailable" in last:
             out[kind] = first if "unavailable" in first else last
         else:
-            gone = {"unavailable": "absent", "detail": "it was not there all the time"}
             names = [*first, *(name for name in last if name not in first)]
-            out[kind] = {name: both(first.get(name, gone), last.get(name, gone)) for name in names}
+            out[kind] = {name: both(first.get(name, GONE), last.get(name, GONE)) for name in names}
     return out
 
 
 def both(first: Counters, last: Counters) -> Counters:
     if "unavailable" in first or "unavailable" in last:
         return first if "unavailable" in first else last
-    return {"total": last, "rose": {name: rise(name, first.get(name), count) for name, count in last.items()}}
+    return {"total": last, "rose": {name: rise(name, first.get(name, GONE), count) for name, count in last.items()}}
 
 
 def rise(name: str, first: Any, last: Any) -> Any:
