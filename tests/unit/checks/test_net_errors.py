@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from netdoctor.checks.net_errors import net_errors
 from netdoctor.facts.intent import Intent
-from netdoctor.facts.net_errors import Errors, NetErrors, probe
+from netdoctor.facts.net_errors import QUESTION, Errors, NetErrors, probe
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
 from netdoctor.host.helpers import net_errors as helper
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.lab import fixtures
 from tests.support import facts as f
 from tests.support.facts import healthy
 
@@ -191,6 +193,38 @@ def test_counters_of_another_shape_are_unread() -> None:
     assert isinstance(found.interfaces["eth0"], Unavailable)
     eth1 = found.interfaces["eth1"]
     assert isinstance(eth1, Errors) and isinstance(eth1.rose["rx_errors"], Unavailable)
+
+
+def answer_of(machine: str = "dgx-h100") -> dict[str, Any]:
+    told = fixtures.snapshot(machine).answers[QUESTION]
+    assert isinstance(told, dict)
+    return json.loads(json.dumps(told))
+
+
+RUBBISH = (None, -1, 1.5, "3", True, [], {}, {"unavailable": "denied"}, float("inf"), float("nan"))
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH, ids=str)
+@pytest.mark.parametrize("place", [("rose",), ("rose", "symbol_error"), ("rose", "link_downed"), ()], ids=str)
+def test_a_garbled_answer_acquits_no_port(place: tuple[str, ...], rubbish: Any) -> None:
+    told = answer_of()
+    holder, keys = told["ports"], ("mlx5_3:1", *place)
+    for key in keys[:-1]:
+        holder = holder[key]
+    for without in (False, True):
+        holder[keys[-1]] = rubbish
+        if without:
+            del holder[keys[-1]]
+        found = {one.subject: one for one in judged(probe(ReplayHost({QUESTION: told})))}
+        assert found["mlx5_3:1"].status is UNKNOWN and found["links"].message.startswith("7 links"), (keys, rubbish)
+        assert FAIL not in {one.status for one in found.values()}
+
+
+@pytest.mark.parametrize("seconds", [*RUBBISH[:2], *RUBBISH[3:], 1e9])
+def test_a_time_that_cannot_be_allows_no_errors(seconds: Any) -> None:
+    told = {**answer_of(), "seconds": seconds}
+    told["ports"]["mlx5_3:1"]["rose"]["symbol_error"] = 10**6
+    assert [one.status for one in judged(probe(ReplayHost({QUESTION: told})))] == [UNKNOWN]
 
 
 @pytest.mark.parametrize(
