@@ -8,12 +8,13 @@ import signal
 import threading
 from typing import Any
 
+import psutil
 import pytest
 
 from netdoctor.facts import net_errors as facts
 from netdoctor.host.helpers import net_errors
 from netdoctor.host.live import LiveHost
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from tests.support.namespaces import netlab
 
 pytestmark = pytest.mark.live
@@ -52,6 +53,22 @@ def test_told_to_end_before_it_has_begun() -> None:
     found = facts.probe(host)
     host.close()
     assert not isinstance(found, Unavailable) and found.why_not is None
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_child_that_is_ended_before_its_time_saw_nothing(how: signal.Signals) -> None:
+    before = set(children())
+    host = LiveHost()
+    facts.begin(host)
+    (child,) = set(children()) - before
+    os.kill(child, how)
+    found = facts.probe(host)
+    host.close()
+    assert isinstance(found, Unavailable) and found.kind is Kind.CRASHED, found
+
+
+def children() -> list[int]:
+    return [one.pid for one in psutil.Process().children()]
 
 
 def port(root: pathlib.Path, device: str, *, virtual: bool = False, **counters: int) -> pathlib.Path:
