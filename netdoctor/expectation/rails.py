@@ -308,10 +308,20 @@ def _of_interface(port: RdmaPort, net: Net) -> dict[Quantity, Value | None | Una
     if not isinstance(link, Link):
         return {Quantity.MTU: link}
     state = "up" if link.up and link.running else "down"
-    has: dict[Quantity, Value | None | Unavailable] = {Quantity.MTU: link.mtu, Quantity.INTERFACE: state}
+    has: dict[Quantity, Value | None | Unavailable] = {
+        Quantity.MTU: link.mtu,
+        Quantity.INTERFACE: state,
+        Quantity.PFC: _paused(link.pfc),
+    }
     if (bond := bonds.of(link, net)) is not None:
         has[Quantity.BOND] = bond.carry
     return {**has, Quantity.INTERFACE_SPEED: gigabits(link)}
+
+
+def _paused(bits: int | None | Unavailable) -> str | None | Unavailable:
+    if bits is None or isinstance(bits, Unavailable):
+        return bits
+    return " ".join(str(one) for one in range(8) if bits >> one & 1) or NONE
 
 
 def gigabits(link: Link) -> float | None | Unavailable:
