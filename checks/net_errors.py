@@ -64,7 +64,14 @@ HARD: dict[str, tuple[str, Loss]] = {
     "link_error_recovery": ("the link was trained anew", cost.MIGHT),
     "local_link_integrity_errors": ("the link had more errors than it may (local link integrity)", cost.MIGHT),
     "local_ack_timeout_err": ("packets were not acknowledged in time", cost.MIGHT),
+    # EFA (Amazon EC2 User Guide, "Monitor an Elastic Fabric Adapter"): a connection that is impaired has its rate limited.
+    "impaired_remote_conn_events": ("connections to other nodes were impaired, and slowed down", cost.MIGHT),
+    "unresponsive_remote_events": ("the other end of a connection did not respond", cost.MIGHT),
+    "rdma_read_wr_err": ("reads of other nodes' memory failed", cost.MIGHT),
+    "rdma_write_wr_err": ("writes to other nodes' memory failed", cost.MIGHT),
 }
+# What alone is no evidence of a link: it rises where a request fails.
+REQUESTS = ("local_ack_timeout_err", "rdma_read_wr_err", "rdma_write_wr_err")
 BITS: dict[str, str] = {
     "symbol_error": "symbols arrived damaged",
     "port_rcv_errors": "packets arrived damaged",
@@ -87,8 +94,9 @@ DROPS = (
         "tx_fifo_errors",
         "port_xmit_discards",
     ),
-    *("excessive_buffer_overrun_errors", "rnr_nak_retry_err", "packet_seq_err", "out_of_sequence"),
+    *("excessive_buffer_overrun_errors", "rnr_nak_retry_err", "packet_seq_err", "out_of_sequence", "rx_drops"),
 )
+ANOTHER_WAY = "retrans_timeout_events"  # SRD of EFA takes another path
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,7 @@ class Cable:
     name: str
     errors: Errors | Unavailable
     gbps: float
+    efa: bool = False
 
     def allowed(self, seconds: float) -> float:
         """Damaged ones that a link in good order may have had."""
@@ -129,9 +138,6 @@ def net_errors(
         yield unknown(f"links are those of the job's network, {vantage.network_elsewhere}", subject=SUBJECT, how=FROM_JOB)
         return
     data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
-    if rdma.efa and not data.sockets:
-        yield unknown("EFA counts no errors of its links: they are the cloud's own", subject=SUBJECT, how="rdma statistic show")
-        return
     ports = () if data.sockets else _ports(rdma, pci, gpus, environ)
     links = _below(ports or (), net) if data.sockets is False else _links(net, environ, ifname.versions(nccl, libraries)[-1])
     if (lost := missing(ports, links, environ.variables if not vantage.job_environment else None)) is not None:
@@ -144,7 +150,8 @@ def net_errors(
             return
         bare = []
     cables = [
-        Cable(f"{d.name}:{p.number}", _of(errors.ports, f"{d.name}:{p.number}"), p.rate or FASTEST) for d, p in ports or ()
+        Cable(f"{d.name}:{p.number}", _of(errors.ports, f"{d.name}:{p.number}"), p.rate or FASTEST, d.driver == "efa")
+        for d, p in ports or ()
     ]
     cables += [
         Cable(link.name, _of(errors.interfaces, link.name), (link.speed_mbps or FASTEST * 1000) / 1000)
@@ -160,11 +167,15 @@ def _of(every: Mapping[str, Errors | Unavailable] | Unavailable, name: str) -> E
 
 
 def _ports(rdma: Rdma, pci: Pci, gpus: Gpus, environ: Environ) -> tuple[tuple[RdmaDevice, RdmaPort], ...] | Unavailable:
-    setting = environ.get("NCCL_IB_HCA")
+    setting = None if rdma.efa else environ.get("NCCL_IB_HCA")
     if (lost := missing(rdma.devices, setting)) is not None:
         return lost
-    chosen = hcas.subjects(rdma.devices or (), hcas.places(gpus, pci), pci, parse_hcas(setting or ""))
-    return tuple((one.device, port) for one in chosen for port in hcas.active_ports(one.device))
+    chosen = [one.device for one in hcas.subjects(rdma.devices or (), hcas.places(gpus, pci), pci, parse_hcas(setting or ""))]
+    if not rdma.efa:
+        return tuple((device, port) for device in chosen for port in hcas.active_ports(device))
+    every = [(device, port) for device in chosen for port in device.ports or ()]
+    lost = missing(*(device.ports for device in chosen), *(port.state for _, port in every))
+    return lost if lost is not None else tuple((device, port) for device, port in every if port.state == "ACTIVE")
 
 
 def _below(ports: tuple[tuple[RdmaDevice, RdmaPort], ...], net: Net) -> tuple[Link, ...] | Unavailable:
@@ -206,23 +217,25 @@ def _wrong(cable: Cable, seconds: float, vantage: Vantage) -> Finding | None:
     if not wrong:
         return None
     worst = max((loss for _, loss in wrong), key=lambda loss: (loss.severity.rank, loss.share or 0))
-    device, colon, port = cable.name.partition(":")
-    look = (
-        f"mlxlink -d {device} -p {port} -c -e",
-        f"ibdiagnet -P all=1   # or: perfquery -x, rdma statistic show link {device}/{port}",
-    )
     return fail(
         f"{cable.name}, while the all-reduce ran: {'; '.join(dict.fromkeys(words for words, _ in wrong))}",
         subject=cable.name,
         loss=worst,
-        fix=Fix(
-            f"{expectation.place(vantage)}clean or change its cable and transceivers, then the port at either end",
-            look
-            if colon
-            else (f"ethtool -S {device} | grep -i -e err -e crc", f"ethtool -m {device}", f"ip -s -s link show {device}"),
-        ),
+        fix=_mend(cable, vantage),
         measured={"seconds": round(seconds, 1), **{name: rose[name] for name in (*HARD, *BITS) if rose.get(name)}},
     )
+
+
+def _mend(cable: Cable, vantage: Vantage) -> Fix:
+    device, colon, port = cable.name.partition(":")
+    link = f"rdma statistic show link {device}/{port}"
+    if cable.efa:
+        text = "where it goes on, give the instance back for another: the network is the cloud's"
+        return Fix(text, (link, "the same on the other nodes of the job"))
+    ethernet = (f"ethtool -S {device} | grep -i -e err -e crc", f"ethtool -m {device}", f"ip -s -s link show {device}")
+    rdma = (f"mlxlink -d {device} -p {port} -c -e", f"ibdiagnet -P all=1   # or: perfquery -x, {link}")
+    where = f"{expectation.place(vantage)}clean or change its cable and transceivers, then the port at either end"
+    return Fix(where, rdma if colon else ethernet)
 
 
 def _unread(cable: Cable) -> Unavailable | None:
@@ -231,7 +244,7 @@ def _unread(cable: Cable) -> Unavailable | None:
         return cable.errors
     told = {name: n for name, n in cable.errors.rose.items() if name in HARD or name in BITS}
     lost = [n for n in told.values() if isinstance(n, Unavailable) and n.kind not in (Kind.UNSUPPORTED, Kind.ABSENT)]
-    if lost or any(isinstance(n, int) for name, n in told.items() if name != "local_ack_timeout_err"):
+    if lost or any(isinstance(n, int) for name, n in told.items() if name not in REQUESTS):
         return lost[0] if lost else None
     gone = missing(*told.values())
     return Unavailable(Kind.UNSUPPORTED, "it counts no errors") if gone is None else gone
@@ -248,3 +261,5 @@ def _notes(cables: list[Cable]) -> Iterator[str]:
         rose = cable.errors.rose if cable.errors else {}
         if dropped := [name for name in DROPS if rose.get(name)]:
             yield f"{cable.name} lost packets for want of room or readers: {', '.join(dropped)}"
+        if rose.get(ANOTHER_WAY):
+            yield f"{cable.name} lost packets on the way, and sent them by another: {ANOTHER_WAY}"

@@ -75,9 +75,9 @@ def reach(
         return
     data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
     version = ifname.versions(nccl, libraries)[-1]
-    need = neighbours.of_job(intent.nodes or 1, net, environ, rdma, version, sockets=data.sockets)
-    if need:
-        yield from neighbours.judge(intent.count, need, kernel, partial(_more_room, vantage))
+    for ip in neighbours.FAMILIES:
+        if need := neighbours.of_job(ip, intent.nodes or 1, net, environ, rdma, version, sockets=data.sockets):
+            yield from neighbours.judge(ip, intent.count, need, kernel, partial(_more_room, vantage, ip))
     if not vantage.job_network:
         yield unknown(f"hosts are reached from the job's network, {vantage.network_elsewhere}", subject=HOSTS, how=FROM_JOB)
         return
@@ -178,6 +178,6 @@ def _path(name: str, path: Path) -> Finding | None:
     return unknown(text, subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
 
 
-def _more_room(vantage: Vantage, need: int) -> Fix:
-    low, middle = ((f"net.ipv4.neigh.default.gc_thresh{n}", str(need * n)) for n in (1, 2))
-    return fix_sysctl(vantage, neighbours.ROOM, str(4 * need), low, middle)
+def _more_room(vantage: Vantage, family: int, need: int) -> Fix:
+    first, kept, room = (neighbours.sysctl(family, n) for n in (1, 2, 3))
+    return fix_sysctl(vantage, room, str(4 * need), (first, str(need)), (kept, str(2 * need)))

@@ -49,7 +49,8 @@ from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.ranks import Ranks, SeenRank, masked
-from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice, Uverbs
+from netdoctor.facts.rdma_ports import Gid, RdmaPort
 from netdoctor.facts.reach import Path, Reach
 from netdoctor.facts.runs import (
     Baseline,

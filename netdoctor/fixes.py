@@ -22,7 +22,7 @@ from netdoctor.nccl.rdma_access import CGROUP, PORT_UP, Step
 _NETWORK_NAMESPACE: Final = ("net.ipv4.", "net.ipv6.", "net.core.somaxconn")
 # These are not; of the neighbours the table is one: net/core/neighbour.c, neigh_sysctl_register.
 _WHOLE_NODE: Final = frozenset(
-    {"net.ipv4.tcp_mem", "net.ipv4.udp_mem", *(f"net.ipv4.neigh.default.gc_thresh{n}" for n in (1, 2, 3))}
+    {"net.ipv4.tcp_mem", "net.ipv4.udp_mem", *(f"net.ipv{v}.neigh.default.gc_thresh{n}" for v in (4, 6) for n in (1, 2, 3))}
 )
 _SHARES_THE_HOSTS_NETWORK: Final = frozenset({"enroot", "apptainer"})
 # kubernetes/pkg/kubelet/sysctl/safe_sysctls.go; the second set grew with releases 1.27, 1.29 and 1.32.

@@ -15,7 +15,8 @@ from netdoctor.expectation.device import nvlinks
 from netdoctor.expectation.parts import bridged, gpu_name
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciLink
-from netdoctor.facts.rdma import Rdma, RdmaDevice, RdmaPort
+from netdoctor.facts.rdma import Rdma, RdmaDevice
+from netdoctor.facts.rdma_ports import RdmaPort
 from netdoctor.facts.runs import Path, Run, Way
 from netdoctor.model import Kind, Loss, Unavailable
 from netdoctor.nccl.log.facts import SOCKET, LogFacts

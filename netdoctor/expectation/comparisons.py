@@ -60,7 +60,9 @@ def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, site:
     rate = site.hca_rate_gbps or None
     shape = platform.shape(firmware, pci, nvml, site)
     number = len(found.devices)
-    fastest = max(map(of_rails.best_rate, found.devices), default=None)
+    rates = [of_rails.best_rate(d) for d in found.devices]
+    unnamed = missing(*rates)
+    fastest = max((rate for rate in rates if rate), default=None) if unnamed is None else unnamed
     speeds = [speed for part in found.parts if isinstance(speed := part.has.get(Quantity.INTERFACE_SPEED), int | float)]
     all_of_it = {Quantity.RATE: fastest, Quantity.INTERFACE_SPEED: max(speeds, default=None)}
     there = Part(NODE, {Quantity.RAILS: number or found.seen, **all_of_it})

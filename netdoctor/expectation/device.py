@@ -196,9 +196,11 @@ def _enough(wire: Wire, has: Mapping[Quantity, Value | None | Unavailable], rdma
     slot = wire.lower.address.rpartition(".")[0]
     rates = [best_rate(d) for d in rdma.devices or () if isinstance(d.pci, str) and d.pci.rpartition(".")[0] == slot]
     width, speed = has.get(Quantity.WIDTH), has.get(Quantity.SPEED)
-    if not any(rates) or isinstance(width, str | Unavailable) or isinstance(speed, str | Unavailable) or not width or not speed:
+    if isinstance(width, str | Unavailable) or isinstance(speed, str | Unavailable) or not width or not speed:
         return None, None
-    one = sum(rates) / _CODED  # a lane carries a bit a transfer, but for the code
+    if missing(*rates) is not None or not any(rates):
+        return None, None
+    one = sum(rate or 0.0 for rate in rates) / _CODED  # a lane carries a bit a transfer, but for the code
     return one / speed, one / width
 
 

@@ -190,6 +190,11 @@ _FIXES: Final = {
     ),
     Quantity.GID_KINDS: _GIDS,
     Quantity.FAMILIES: _GIDS,
+    Quantity.PFC: (
+        "pause on its port and on the switch's what the other rails pause: what is not paused is dropped where it is crowded",
+        "dcb pfc show dev INTERFACE   # of {0}: rdma link show | grep {0}",
+        "mlnx_qos -i INTERFACE",
+    ),
     Quantity.PKEY: (
         "give its port the partition of the others",
         "cat /sys/class/infiniband/{}/ports/*/pkeys/0",

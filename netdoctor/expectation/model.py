@@ -48,6 +48,7 @@ class Quantity(Enum):
     FIRMWARE = ("firmware", "{}", False)
     LAYER = ("link layer", "{}", False)
     GID_KINDS = ("kinds of GIDs", "{}", False)
+    PFC = ("priorities that it pauses (PFC)", "{}", False)
     PKEY = ("partition key", "0x{:04x}", False)
     FAMILIES = ("address families of its GIDs", "{}", False)
     THERE = ("place on PCI", "{}", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from netdoctor.expectation.model import Part, Quantity, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name, numa_beside_its_port
 from netdoctor.facts.net import ELSEWHERE, Link, LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice
-from netdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
+from netdoctor.facts.rdma import Rdma, RdmaDevice
+from netdoctor.facts.rdma_ports import UNNAMED, Gid, RdmaPort
 from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl import hcas
 from netdoctor.nccl.gpudirect import distance, rank
@@ -75,10 +77,14 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
     own = {gpu.address: _own(gpu, hardware, pci) for gpu in pci.gpus or ()}  # those of virtual machines have theirs, too
     if not any(own.values()):
         members, near = _fastest_kind(hardware, kinds), []
+        if isinstance(members, Unavailable):
+            return members
         functions = Counter(_function(d) for d in members)
         alike = {d.name for d in members if functions[_function(d)] >= PLENTY and len(members) >= len(gpus)}
     else:
         main = _main_kind(own.values(), kinds)
+        if isinstance(main, Unavailable):
+            return main
         meant = {gpu: [d for d in found if kinds[d.name] == main] or found for gpu, found in own.items()}
         usual = Counter(len(found) for found in meant.values()).most_common(1)[0][0]
         members = tuple(d for d in hardware if any(d in found for found in meant.values()))
@@ -123,7 +129,8 @@ def _unsure(devices: Iterable[RdmaDevice], gpus: Iterable[PciDevice], pci: Pci) 
         if isinstance(ports, Unavailable):
             return Unavailable(Kind.NOT_READ, f"ports of {device.name}: {ports}")
         for port in ports:
-            lost = missing(port.state, port.link_layer, port.rate_gbps if port.state == "ACTIVE" else None)
+            rate = port.rate_gbps if port.state == "ACTIVE" and not port.unnamed else None  # of these `_fastest` says
+            lost = missing(port.state, port.link_layer, rate)
             if lost is not None:
                 return Unavailable(Kind.NOT_READ, f"port {port.number} of {device.name}: {lost}")
         if where is not None and (lost := missing(where.numa_node, None if where.placed else _NO_PLACE)) is not None:
@@ -159,21 +166,59 @@ def _own(gpu: PciDevice, devices: Iterable[RdmaDevice], pci: Pci) -> list[RdmaDe
     return [d for kind, d in kinds if kind == best] if best in SWITCH else []
 
 
-def _main_kind(own: Iterable[Sequence[RdmaDevice]], kinds: Mapping[str, _Kind]) -> _Kind:
+_Span = tuple[float, float]  # Gb/s at least and at most
+
+
+def _main_kind(own: Iterable[Sequence[RdmaDevice]], kinds: Mapping[str, _Kind]) -> _Kind | Unavailable:
     """The kind that most GPUs have; of equally many the faster."""
-    every = [{kinds[d.name] for d in found} for found in own]
-    fastest = {kinds[d.name]: best_rate(d) for found in own for d in sorted(found, key=best_rate)}
-    return max(fastest, key=lambda kind: (sum(kind in some for some in every), fastest[kind]))
+    found = list(own)
+    every = [{kinds[d.name] for d in some} for some in found]
+    number = {kind: sum(kind in some for some in every) for some in every for kind in some}
+    most = [kind for kind, n in number.items() if n == max(number.values())]
+    spans = {kind: [_span(d) for some in found for d in some if kinds[d.name] == kind] for kind in most}
+    return _fastest({kind: (max(low for low, _ in some), max(high for _, high in some)) for kind, some in spans.items()})
 
 
-def _fastest_kind(devices: Iterable[RdmaDevice], kinds: Mapping[str, _Kind]) -> tuple[RdmaDevice, ...]:
+def _fastest_kind(devices: Iterable[RdmaDevice], kinds: Mapping[str, _Kind]) -> tuple[RdmaDevice, ...] | Unavailable:
     """Of several devices of one kind those that carry most together."""
     groups: dict[_Kind, list[RdmaDevice]] = {}
     for device in devices:
         groups.setdefault(kinds[device.name], []).append(device)
-    several = [some for some in groups.values() if len(some) > 1]
-    best = max(several, key=lambda some: (sum(best_rate(d) for d in some), len(some)), default=[])
-    return tuple(best)
+    several = {kind: some for kind, some in groups.items() if len(some) > 1}
+    spans = {kind: [_span(d) for d in some] for kind, some in several.items()}
+    largest = sorted(spans, key=lambda kind: -len(spans[kind]))
+    best = _fastest({kind: (sum(low for low, _ in spans[kind]), sum(high for _, high in spans[kind])) for kind in largest})
+    return best if isinstance(best, Unavailable) else tuple(several.get(best, ()))
+
+
+def _fastest(kinds: Mapping[_Kind, _Span]) -> _Kind | Unavailable:
+    """The first of those that none of the others may beat; () of none."""
+    best = max(kinds, key=lambda kind: kinds[kind], default=())
+    rivals = [kind for kind, (low, high) in kinds.items() if kind != best and low < high and high > kinds[best][0]]
+    return UNNAMED if rivals else best
+
+
+def _span(device: RdmaDevice) -> _Span:
+    """Of its ports that are up; a rate for which the kernel has no name is above those that it names."""
+    spans = [_port_span(p) for p in device.ports or () if p.state == "ACTIVE"]
+    return max((low for low, _ in spans), default=0.0), max((high for _, high in spans), default=0.0)
+
+
+def _port_span(port: RdmaPort) -> _Span:
+    written = port.rate_gbps or 0.0
+    return (written, math.inf) if port.unnamed else (written, written)
+
+
+def best_rate(device: RdmaDevice) -> float | Unavailable:
+    """Of its ports that are up, whatever their link layer (EFA has none that NCCL knows); 0: none is up."""
+    port = up(device)
+    return port.rate if port else 0.0
+
+
+def up(device: RdmaDevice) -> RdmaPort | None:
+    """Its fastest port that is up; one whose rate is not known may be it."""
+    ports = [p for p in device.ports or () if p.state == "ACTIVE"]
+    return max(ports, key=lambda p: math.inf if isinstance(p.rate, Unavailable) else p.rate, default=None)
 
 
 def _without_gpu(alike: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci: Pci) -> list[Part]:
@@ -191,18 +236,6 @@ def _without_gpu(alike: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci
 def _depth(device: RdmaDevice, pci: Pci) -> int:
     where = pci.at(device.pci) if isinstance(device.pci, str) else None
     return len(where.path) if where else 0
-
-
-def best_rate(device: RdmaDevice) -> float:
-    """Of its ports that are up, whatever their link layer (EFA has none that NCCL knows); 0: none is up."""
-    port = up(device)
-    return (port.rate_gbps or 0.0) if port else 0.0
-
-
-def up(device: RdmaDevice) -> RdmaPort | None:
-    """Its fastest port that is up."""
-    ports = [p for p in device.ports or () if p.state == "ACTIVE"]
-    return max(ports, key=lambda p: p.rate_gbps or 0.0, default=None)
 
 
 def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
@@ -281,10 +314,20 @@ def _of_interface(port: RdmaPort, net: Net) -> dict[Quantity, Value | None | Una
     if not isinstance(link, Link):
         return {Quantity.MTU: link}
     state = "up" if link.up and link.running else "down"
-    has: dict[Quantity, Value | None | Unavailable] = {Quantity.MTU: link.mtu, Quantity.INTERFACE: state}
+    has: dict[Quantity, Value | None | Unavailable] = {
+        Quantity.MTU: link.mtu,
+        Quantity.INTERFACE: state,
+        Quantity.PFC: _paused(link.pfc),
+    }
     if (bond := bonds.of(link, net)) is not None:
         has[Quantity.BOND] = bond.carry
     return {**has, Quantity.INTERFACE_SPEED: gigabits(link)}
+
+
+def _paused(bits: int | None | Unavailable) -> str | None | Unavailable:
+    if bits is None or isinstance(bits, Unavailable):
+        return bits
+    return " ".join(str(one) for one in range(8) if bits >> one & 1) or NONE
 
 
 def gigabits(link: Link) -> float | None | Unavailable:

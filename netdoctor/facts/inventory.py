@@ -22,7 +22,8 @@ from netdoctor.facts.nccl_version import text
 from netdoctor.facts.net import Link, Net
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.pci_path import PciPath
-from netdoctor.facts.rdma import RdmaDevice, RdmaPort
+from netdoctor.facts.rdma import RdmaDevice
+from netdoctor.facts.rdma_ports import RdmaPort
 from netdoctor.facts.registry import Facts
 from netdoctor.model import Json, Kind, Unavailable, missing, plain
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, mapping, question, value
+from netdoctor.host.helpers.net_errors import PMA, STATS
 from netdoctor.model import Kind, Unavailable, missing, unavailable_in
 
 LONGEST: Final = 600  # seconds; it is told to end when the run has
+OF_INTERFACES: Final = tuple(name for name in STATS if name)
 QUESTION: Final = question("net_errors", seconds=LONGEST)
 
 
@@ -47,19 +49,28 @@ def probe(host: Host) -> NetErrors | Unavailable:
     got = mapping(host, QUESTION)
     if isinstance(got, Unavailable):
         return got
-    seconds = value(got.get("seconds"), (float, int), "seconds")  # type: ignore[arg-type]
-    return NetErrors(seconds, _every(got.get("interfaces"), "interfaces"), _every(got.get("ports"), "ports"))
+    seconds: float | Unavailable = value(got.get("seconds"), (float, int), "seconds")  # type: ignore[arg-type]
+    if not isinstance(seconds, Unavailable) and not 0 <= seconds <= 2 * LONGEST:  # what a link may have grows with them
+        seconds = Unavailable(Kind.MALFORMED, f"seconds: {seconds}")
+    interfaces = _every(got.get("interfaces"), "interfaces", OF_INTERFACES)
+    return NetErrors(seconds, interfaces, _every(got.get("ports"), "ports", PMA))
 
 
-def _every(told: Any, what: str) -> Mapping[str, Errors | Unavailable] | Unavailable:
+def _every(told: Any, what: str, known: Collection[str]) -> Mapping[str, Errors | Unavailable] | Unavailable:
     rows: dict[str, Any] | Unavailable = value(told, dict, f"counters of {what}")
-    return rows if isinstance(rows, Unavailable) else {str(name): _one(row) for name, row in rows.items()}
+    return rows if isinstance(rows, Unavailable) else {str(name): _one(row, known) for name, row in rows.items()}
 
 
-def _one(row: Any) -> Errors | Unavailable:
+def _one(row: Any, known: Collection[str]) -> Errors | Unavailable:
+    """A counter that is told of everything is not told here, or is no count: Unavailable, which is no zero."""
     if (lost := unavailable_in(row)) is not None:
         return lost
     rose, total = (row.get(name) if isinstance(row, dict) else None for name in ("rose", "total"))
     if not isinstance(rose, dict) or not isinstance(total, dict):
         return Unavailable(Kind.MALFORMED, "counters")
-    return Errors(*({str(name): value(n, int, str(name)) for name, n in some.items()} for some in (rose, total)))
+    return Errors(*({name: _count(some.get(name), name) for name in dict.fromkeys((*known, *some))} for some in (rose, total)))
+
+
+def _count(told: Any, name: str) -> int | Unavailable:
+    found = value(told, int, name)
+    return Unavailable(Kind.MALFORMED, f"{name}: {found}") if isinstance(found, int) and found < 0 else found

@@ -2,66 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from netdoctor.facts import ib_speed
 from netdoctor.facts.base import Fact, no_evidence
-from netdoctor.facts.ib_speed import unnamed
 from netdoctor.facts.pci import ADDRESS, is_virtual, numa_node, read_function
+from netdoctor.facts.rdma_ports import RdmaPort, by_verbs, read_ports, with_mtus
 from netdoctor.host.base import Host, link, mapping, matching, names, question, read, value
 from netdoctor.model import Kind, Unavailable
 
 _CLASS: Final = "/sys/class/infiniband"
 _VERBS: Final = "/sys/class/infiniband_verbs"
-# What the kernel writes there (drivers/infiniband/core/sysfs.c); "Unspecified" is libibverbs' word for "Unknown".
-_LAYERS: Final = frozenset({"InfiniBand", "Ethernet", "Unknown", "Unspecified"})
-_STATES: Final = frozenset({"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"})
-# A RoCE port has up to 256 GID entries and fills them from the front; reading stops after this many empty ones in a row.
-_EMPTY_GIDS: Final = 16
-UNNAMED: Final = Unavailable(Kind.UNSUPPORTED, "the kernel writes SDR, as of every speed that it does not know")
-_NO_GID: Final = frozenset({"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000"})
-
-
-@dataclass(frozen=True)
-class Gid:
-    """One filled entry of a port's GID table."""
-
-    index: int
-    value: str  # "fe80:0000:…"
-    kind: str | Unavailable  # "IB/RoCE v1" | "RoCE v2"
-    netdev: str | Unavailable  # gid_attrs/ndevs; unreadable where its netdev is in another namespace
-
-
-@dataclass(frozen=True)
-class RdmaPort:
-    """One port of an HCA."""
-
-    number: int
-    state: str | Unavailable  # "ACTIVE" "DOWN" "INIT" "ARMED"
-    physical: str | Unavailable  # "LinkUp"
-    link_layer: str | Unavailable  # "InfiniBand" | "Ethernet" | "Unspecified" (EFA)
-    rate_gbps: float | Unavailable
-    gids: tuple[Gid, ...] | Unavailable
-    lanes: int | None = None  # of the link, as its rate says ("4X"); None: it does not
-    pkey: int | None | Unavailable = None  # the first of its table, which NCCL takes (NCCL_IB_PKEY); of InfiniBand alone
-    mtu: int | None = None  # bytes of its packets (active_mtu), as libibverbs says; None: it was not asked, or does not say
-    speed: str = ""  # the name that the kernel gives it: "NDR"
-    unnamed: bool = False  # its rate is what the kernel writes of a speed that it does not know
-
-    @property
-    def rate(self) -> float | Unavailable:
-        """What it runs at; `rate_gbps` is what the kernel writes."""
-        return UNNAMED if self.unnamed else self.rate_gbps
-
-    def gid(self, index: int) -> Gid | None | Unavailable:
-        """An entry of its table; None: it is empty."""
-        if isinstance(self.gids, Unavailable):
-            return self.gids
-        last = max((one.index for one in self.gids), default=-1)
-        if index > last + _EMPTY_GIDS:
-            return Unavailable(Kind.NOT_READ, f"GID {index} of port {self.number} was not read")
-        return next((one for one in self.gids if one.index == index), None)
 
 
 @dataclass(frozen=True)
@@ -142,12 +94,12 @@ def probe(host: Host) -> Rdma:
         host.prefetch(question("ibverbs", device=name) for name in alone)
         nodes = _uverbs_names(host, found) if found else {}
         told: Any = listed or {}
-        mtus = {name: one.get("mtu") for name, one in told.items() if isinstance(one, dict)}
+        asked = {name: one for name, one in told.items() if isinstance(one, dict)}
         devices = tuple(
-            _device(host, name, nodes, _provider(host, name, listed, bool(alone)), mtus.get(name)) for name in found
+            _device(host, name, nodes, _provider(host, name, listed, bool(alone)), asked.get(name, {}).get("mtu"))
+            for name in found
         )
-    if not isinstance(devices, Unavailable):
-        devices = _named(host, devices)
+        devices = _named(host, devices, {name: one.get("link") for name, one in asked.items()})
     return Rdma(
         devices=devices,
         libibverbs=library,
@@ -156,16 +108,29 @@ def probe(host: Host) -> Rdma:
     )
 
 
-def _named(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
-    """Each port that is up with the kernel's word for a speed, where it may not have known it."""
+def _named(host: Host, devices: tuple[RdmaDevice, ...], links: dict[str, Any]) -> tuple[RdmaDevice, ...]:
+    """Each port that is up with what is known of its rate, where the kernel may not have known a name for it."""
     models = {one.name: _model(host, one) for one in devices}
     known = [p.speed for d in devices for p in d.ports or () if p.link_layer == "InfiniBand"]
 
-    def named(port: RdmaPort, model: str) -> RdmaPort:
-        up = port.state == "ACTIVE" and port.link_layer == "InfiniBand"
-        return replace(port, unnamed=True) if up and unnamed(model, port.speed, known) else port
+    def named(port: RdmaPort, device: RdmaDevice) -> RdmaPort:
+        if port.state != "ACTIVE":
+            return port
+        model, told = models[device.name], links.get(device.name)
+        if port.link_layer == "InfiniBand" and ib_speed.unnamed(model, port.speed, known):
+            return by_verbs(port, model, told.get(str(port.number)) if isinstance(told, dict) else None)
+        doubtful = port.link_layer == "Ethernet" and ib_speed.fallback(str(device.driver), port.lanes, port.speed)
+        return replace(port, unnamed=True) if doubtful and not _runs_at(host, device.name, port.rate_gbps) else port
 
-    return tuple(replace(d, ports=d.ports and tuple(named(p, models[d.name]) for p in d.ports)) for d in devices)
+    return tuple(replace(d, ports=d.ports and tuple(named(p, d) for p in d.ports)) for d in devices)
+
+
+def _runs_at(host: Host, device: str, rate: float | Unavailable) -> bool:
+    """Whether the Ethernet interface of a device has this speed by its own word (Mb/s)."""
+    where = f"{_CLASS}/{device}/device/net"
+    listed = names(host, where)
+    found = [matching(host, f"{where}/{one}/speed", r"(\d{1,7})$") for one in listed or ()]
+    return any(one and rate and int(one[1]) == rate * 1000 for one in found)
 
 
 def _model(host: Host, device: RdmaDevice) -> str:
@@ -263,7 +228,7 @@ def _device(
         numa_node=node,
         virtual_function=virtual,
         firmware=firmware and firmware.strip(),
-        ports=_with_mtus(_ports(host, f"{where}/ports"), mtus),
+        ports=with_mtus(read_ports(host, f"{where}/ports"), mtus),
         uverbs=_uverbs(host, name, nodes),
         provider=provider,
         image=_image(host, f"{where}/sys_image_guid"),
@@ -283,85 +248,6 @@ def _said(host: Host, path: str) -> str | Unavailable:
     if isinstance(found, Unavailable):
         return "" if found.kind in (Kind.ABSENT, Kind.NOT_RECORDED) else found
     return found.strip()
-
-
-def _ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
-    listed = names(host, where)
-    if isinstance(listed, Unavailable):
-        return listed
-    numbers = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,3}", n, re.ASCII))
-    if not numbers:
-        return Unavailable(Kind.EMPTY, where)
-    return tuple(_port(host, f"{where}/{n}", n) for n in numbers)
-
-
-def _port(host: Host, where: str, number: int) -> RdmaPort:
-    layer, state = read(host, f"{where}/link_layer"), _after_number(host, f"{where}/state")
-    # The rate as "400 Gb/sec (4X NDR)".
-    rate = matching(host, f"{where}/rate", r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec(?: \((\d{1,2})X ?([A-Z0-9]{0,8}))?")
-    layer = layer and layer.strip()
-    if isinstance(layer, str) and layer not in _LAYERS:
-        layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
-    if isinstance(state, str) and state not in _STATES:
-        state = Unavailable(Kind.MALFORMED, f"{where}/state: {state[:40]!r}")
-    return RdmaPort(
-        number=number,
-        state=state,
-        physical=_after_number(host, f"{where}/phys_state"),
-        link_layer=layer,
-        rate_gbps=rate and float(rate[1]),
-        gids=_gids(host, where),
-        lanes=int(rate[2]) if rate and rate[2] else None,
-        speed=rate[3] or "" if rate else "",
-        pkey=_pkey(host, f"{where}/pkeys/0") if layer == "InfiniBand" else None,
-    )
-
-
-def _with_mtus(ports: tuple[RdmaPort, ...] | Unavailable, told: Any) -> tuple[RdmaPort, ...] | Unavailable:
-    if isinstance(ports, Unavailable) or not isinstance(told, dict):
-        return ports
-    sizes = {port.number: told.get(str(port.number)) for port in ports}
-    return tuple(replace(one, mtu=size if type(size := sizes[one.number]) is int else None) for one in ports)
-
-
-def _pkey(host: Host, path: str) -> int | None | Unavailable:
-    """None: an older recording did not ask."""
-    found = matching(host, path, r"0x([0-9a-fA-F]{1,4})$")
-    if isinstance(found, Unavailable):
-        return None if found.kind is Kind.NOT_RECORDED else found
-    return int(found[1], 16)
-
-
-def _after_number(host: Host, path: str) -> str | Unavailable:
-    """ "4: ACTIVE" as "ACTIVE"."""
-    found = matching(host, path, r"\d+\s*:\s*(\S.*)")
-    return found and found[1]
-
-
-def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
-    listed = names(host, f"{where}/gids")
-    if isinstance(listed, Unavailable):
-        return listed
-    found: list[Gid] = []
-    empty = 0
-    indexes = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,4}", n, re.ASCII))
-    if not indexes:
-        return Unavailable(Kind.EMPTY, f"{where}/gids")  # every port has a table
-    for index in indexes:
-        gid = read(host, f"{where}/gids/{index}")
-        if isinstance(gid, Unavailable):
-            if gid.kind == Kind.FAILED:  # EAGAIN and EINVAL are an entry that is being changed or not valid
-                continue
-            return gid
-        if gid.strip() in _NO_GID or not gid.strip():
-            empty += 1
-            if empty >= _EMPTY_GIDS:
-                break
-            continue
-        empty = 0
-        kind, netdev = (read(host, f"{where}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
-        found.append(Gid(index, gid.strip(), kind and kind.strip(), netdev and netdev.strip()))
-    return tuple(found)
 
 
 def _uverbs(host: Host, name: str, nodes: dict[str, str | Unavailable] | Unavailable) -> Uverbs | Unavailable:

@@ -15,7 +15,8 @@ from typing import Final
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.net import Net
-from netdoctor.facts.rdma import Gid, RdmaDevice, RdmaPort
+from netdoctor.facts.rdma import RdmaDevice
+from netdoctor.facts.rdma_ports import Gid, RdmaPort
 from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl.integers import integer, param
 

@@ -79,7 +79,8 @@ def rate(device: RdmaDevice) -> float:
 def alike(one: RdmaDevice, other: RdmaDevice) -> bool:
     """Of one network as far as can be told: driver and link layer, and at least half the rate."""
     layers = [{p.link_layer for p in active_ports(d)} for d in (one, other)]
-    return one.driver == other.driver and layers[0] == layers[1] and rate(one) >= rate(other) / 2
+    as_fast = rate(one) >= rate(other) / 2 or not rates_read(one)
+    return one.driver == other.driver and layers[0] == layers[1] and as_fast
 
 
 def cards(devices: Iterable[RdmaDevice], pci: Pci) -> int:

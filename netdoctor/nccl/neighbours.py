@@ -20,9 +20,14 @@ from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, count, missing
 from netdoctor.nccl import ifname, interfaces
 
-SUBJECT: Final = "neighbours"
-ROOM: Final = "net.ipv4.neigh.default.gc_thresh3"
-KEPT: Final = "net.ipv4.neigh.default.gc_thresh2"  # net/core/neighbour.c, neigh_alloc and neigh_forced_gc
+FAMILIES: Final = (4, 6)
+_TABLES: Final = {4: "arp_cache", 6: "ndisc_cache"}  # the kernel's names: net/ipv4/arp.c, net/ipv6/ndisc.c
+_ASK: Final = ("NCCL_SOCKET_FAMILY", "NCCL_IB_ADDR_FAMILY")
+
+
+def sysctl(family: int, number: int) -> str:
+    """gc_thresh1, 2 or 3 of a family's table (net/core/neighbour.c, neigh_alloc and neigh_forced_gc)."""
+    return f"net.ipv{family}.neigh.default.gc_thresh{number}"
 
 
 class Neighbours(NamedTuple):
@@ -33,48 +38,57 @@ class Neighbours(NamedTuple):
 
 
 def of_job(
-    nodes: int, net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool | None
+    family: int, nodes: int, net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool | None
 ) -> Neighbours | Unavailable:
-    """`sockets`: whether they carry the data; None: not known."""
+    """`sockets`: whether they carry the data; None: not known.
+
+    IPv6 is what an interface talks that has no other address, and all of them where NCCL is asked to.
+    """
     if isinstance(net.links, Unavailable):
         return net.links
-    every = [link for link in net.links if not interfaces.stays(net, link)]
+    asked = family == 6 and any(environ.get(name) == "AF_INET6" for name in _ASK)
+    every = [link for link in net.links if not interfaces.stays(net, link) and (asked or _main(link) == family)]
     talks = _talks(net, environ, rdma, version, sockets=sockets is True)
-    certain = _entries(nodes, (link for link in every if link.name in (talks or ())))
+    certain = _entries(family, nodes, (link for link in every if link.name in (talks or ())))
     idle = sockets is False and not isinstance(talks, Unavailable)  # what is not used for certain is not used at all
-    return Neighbours(certain, certain if idle else _entries(nodes, every))
+    return Neighbours(certain, certain if idle else _entries(family, nodes, every))
 
 
-def judge(nodes: int, need: Neighbours, kernel: Kernel, mend: Callable[[int], Fix]) -> Iterator[Finding]:
+def judge(family: int, nodes: int, need: Neighbours, kernel: Kernel, mend: Callable[[int], Fix]) -> Iterator[Finding]:
     """Beyond the limit a connection fails with ENOBUFS or hangs (net/core/neighbour.c, neigh_alloc: "neighbor table
     overflow!").  The limit is the whole machine's.  `mend` makes room for so many."""
-    most = kernel.sysctl_ints(ROOM)
+    subject, room = "neighbours" if family == 4 else "IPv6 neighbours", sysctl(family, 3)
+    most = kernel.sysctl_ints(room)
     if not need.most:
         return
     if isinstance(most, Unavailable):
-        text = f"how many neighbours the kernel keeps, of which the job has {need.most}, could not be read: {most}"
+        text = f"how many {subject} the kernel keeps, of which the job has {need.most}, could not be read: {most}"
         inside = "on the node: a network namespace does not show it" if most.kind is Kind.ABSENT else "as root"
-        yield Finding(Status.UNKNOWN, text, SUBJECT, how=f"sysctl {ROOM} ({inside})")
+        yield Finding(Status.UNKNOWN, text, subject, how=f"sysctl {room} ({inside})")
     elif need.most > most[0]:
         found = Finding(
             Status.FAIL,
-            f"the job's {nodes} nodes are {need.most} neighbours in this node's subnets, and the kernel keeps {most[0]}",
-            SUBJECT,
+            f"the job's {nodes} nodes are {need.most} {subject} in this node's subnets, and the kernel keeps {most[0]}",
+            subject,
             loss=SOMETIMES,
-            expected=f"{ROOM} of {need.most} or more",
-            why="connections fail now and then: 'neighbour: arp_cache: neighbor table overflow!' in the kernel's log",
+            expected=f"{room} of {need.most} or more",
+            why=f"connections fail now and then: 'neighbour: {_TABLES[family]}: neighbor table overflow!' in the kernel's log",
             fix=mend(need.most),
             evidence={"need": need.most, "room": most[0]},
         )
         text = f"{found.message}: a fault if the data goes by all of these interfaces, which is not known"
-        unsure = Finding(Status.UNKNOWN, text, SUBJECT, how="run the all-reduce", evidence=found.evidence, perhaps=found)
+        unsure = Finding(Status.UNKNOWN, text, subject, how="run the all-reduce", evidence=found.evidence, perhaps=found)
         yield found if need.certain > most[0] else unsure
     else:
-        kept = kernel.sysctl_ints(KEPT)
+        kept = kernel.sysctl_ints(sysctl(family, 2))
         few = kept[0] if not isinstance(kept, Unavailable) and kept[0] < need.most else None
-        notes = (f"beyond {KEPT} of {few} it drops those that were idle for 5 s, and asks for them again",) if few else ()
-        text = f"the kernel has room for the job's {count(need.most, 'neighbour')}"
-        yield Finding(Status.PASS, text, SUBJECT, notes=notes, evidence={"room": most[0]})
+        notes = (
+            (f"beyond {sysctl(family, 2)} of {few} it drops those that were idle for 5 s, and asks for them again",)
+            if few
+            else ()
+        )
+        text = f"the kernel has room for the job's {count(need.most, subject[:-1])}"
+        yield Finding(Status.PASS, text, subject, notes=notes, evidence={"room": most[0]})
 
 
 def _talks(net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool) -> frozenset[str] | Unavailable:
@@ -97,13 +111,18 @@ def _talks(net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets:
     return interfaces.leading_out(net) | roce | taken | named | {link.name for link in carry[1]}
 
 
-def _entries(nodes: int, links: Iterable[Link]) -> int:
-    return sum(min(nodes - 1, _on_link(link)) for link in links)
+def _entries(family: int, nodes: int, links: Iterable[Link]) -> int:
+    return sum(min(nodes - 1, _on_link(family, link)) for link in links)
 
 
-def _on_link(link: Link) -> int:
-    """Hosts that the largest IPv4 subnet of an interface may hold; 0: none leads to another node."""
+def _main(link: Link) -> int:
+    return 4 if any(one.family == 4 for one in link.addresses) else 6
+
+
+def _on_link(family: int, link: Link) -> int:
+    """Hosts that the largest subnet of an interface may hold; 0: none leads to another node."""
     if not link.up or not link.running:
         return 0
-    sizes = [ip_network(f"{one.ip}/{one.prefix}", strict=False).num_addresses - 3 for one in link.addresses if one.family == 4]
-    return max((0, *sizes))
+    own = [one for one in link.addresses if one.family == family and (family == 4 or one.scope == "global")]
+    sizes = [ip_network(f"{one.ip}/{one.prefix}", strict=False).num_addresses for one in own]
+    return max((0, *(size - (3 if family == 4 else 1) for size in sizes)))

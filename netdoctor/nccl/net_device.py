@@ -10,7 +10,8 @@ from typing import Final
 
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import Pci, PciDevice
-from netdoctor.facts.rdma import RdmaDevice, RdmaPort
+from netdoctor.facts.rdma import RdmaDevice
+from netdoctor.facts.rdma_ports import RdmaPort
 from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl import gpudirect, net_path
 

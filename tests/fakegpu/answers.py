@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pynvml
 
+from netdoctor.facts import ib_speed
 from netdoctor.host.base import Answer
 from netdoctor.host.helpers import net_errors as counters
 from netdoctor.host.helpers.cuda import ATTRIBUTES
@@ -107,8 +108,11 @@ def net_errors(machine: Machine) -> Answer:
     clean = dict.fromkeys((*filter(None, counters.STATS), "carrier_down"), 0)
     names = ["lo", *(one.name for one in machine.interfaces)]
     efa = {"unavailable": "absent", "detail": "No such file or directory"}  # it has no agent for performance
+    own = dict.fromkeys(counters.EFA, 0)
     of_ports: dict[str, dict[str, Any]] = {
-        f"{hca.name}:{number}": dict.fromkeys(counters.PMA, efa if hca.driver == "efa" else 0)
+        f"{hca.name}:{number}": {**dict.fromkeys(counters.PMA, efa), **own}
+        if hca.driver == "efa"
+        else dict.fromkeys(counters.PMA, 0)
         for hca in machine.hcas
         for number in range(1, len(hca.ports) + 1)
     }
@@ -178,11 +182,18 @@ def ibverbs(machine: Machine, library: str) -> Answer:
             "error": "",
             "dmabuf": "EBADF" if hca.dmabuf else "EOPNOTSUPP",
             "mtu": {str(n): port.mtu for n, port in enumerate(hca.ports, 1)},
+            "link": {str(n): _numbers(port.rate) for n, port in enumerate(hca.ports, 1)},
         }
         for hca in machine.hcas
         if hca.node is not None and hca.mode is not None
     }
     return {"library": library, "devices": devices}
+
+
+def _numbers(rate: float) -> list[int]:
+    """Width and speed of a port of this rate, four lanes before others, as `link_of` of c/verbs.c has them."""
+    codes = [(width, speed) for width in (2, 1, 4) for speed in (1, 2, 4, 16, 32, 64, 128)]
+    return next(([*pair] for pair in codes if (found := ib_speed.by_number(*pair)) and found[0] == rate), [1, 1])
 
 
 def netlink(machine: Machine, listening: Iterable[int] = ()) -> Answer:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.facts import cpu, kernel, net, pci, rdma
+from netdoctor.facts.rdma_ports import RdmaPort
 from netdoctor.host.base import Host, ReplayHost
 from netdoctor.model import Unavailable
 from netdoctor.snapshot.snapshot import loads
@@ -129,7 +130,7 @@ def _hcas(host: Host, devices: Mapping[str, pci.PciDevice]) -> Iterator[dict[str
         }
 
 
-def _port(port: rdma.RdmaPort) -> Iterator[tuple[str, Any]]:
+def _port(port: RdmaPort) -> Iterator[tuple[str, Any]]:
     yield "layer", port.link_layer if isinstance(port.link_layer, str) else "InfiniBand"
     yield "state", port.state if isinstance(port.state, str) else "ACTIVE"
     yield "rate", int(port.rate_gbps) if isinstance(port.rate_gbps, float) else 100

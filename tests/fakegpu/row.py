@@ -9,6 +9,7 @@ from typing import Any, Final
 from tests.fakegpu.doctor import Around
 
 HCAS, DIRECT, GIDS, WAY, HEALTH = "rdma.dev_infiniband", "rdma.gpudirect", "rdma.gid", "pci.path", "gpu.health"
+ERRORS: Final = "net.errors"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Row:
     @property
     def job(self) -> Mapping[str, str]:
         """Of two nodes, where the fault lies between them."""
-        between = self.check in (HCAS, DIRECT, GIDS, WAY) or self.subject.startswith("inter-node")
+        between = self.check in (HCAS, DIRECT, GIDS, WAY, ERRORS) or self.subject.startswith("inter-node")
         return {"NETDOCTOR_JOB_NODES": "2", "NETDOCTOR_JOB_GLOO_GROUPS": "0"} if between else {}
 
 
@@ -154,4 +155,21 @@ PLUGIN_ROWS: Final = (
     ),
     plugin("a plugin for variables that is not there", "environment", NCCL_ENV_PLUGIN="site"),
     plugin("a tuner's file that is not there", "NCCL_TUNER_CONFIG_FILE", NCCL_TUNER_CONFIG_FILE="/nonexistent/tuner.conf"),
+)
+# A counter of a fake port that rises all the while, as a driver would make it: what is read is never half a number.
+RISING: Final = """( cd /sys/class/infiniband/{device}/ports/1/{folder}
+for n in $(seq 200); do echo $((n * {by})) > .{name}; mv .{name} {name}; sleep 0.2; done ) >/dev/null 2>&1 &"""
+
+
+def rising(fault: str, name: str, folder: str = "counters", by: int = 1, device: str = "mlx5_0") -> Row:
+    setup = RISING.format(device=device, folder=folder, name=name, by=by)
+    return Row(fault, ERRORS, f"{device}:1", "link_degraded", around=Around(setup=setup), runs=True)
+
+
+ERROR_ROWS: Final = (
+    rising("a link goes down and comes back all the while", "link_downed"),
+    rising("a link is trained anew all the while", "link_error_recovery", device="mlx5_1"),
+    rising("symbols arrive damaged by the thousand", "symbol_error", by=1000),
+    rising("packets arrive damaged by the thousand", "port_rcv_errors", by=1000, device="mlx5_1"),
+    rising("packets are not acknowledged in time", "local_ack_timeout_err", "hw_counters"),
 )

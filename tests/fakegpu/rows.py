@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.fakegpu.doctor import Around
-from tests.fakegpu.row import HEALTH_ROWS, PLUGIN_ROWS, RAIL_ROWS, Row, env, told
+from tests.fakegpu.row import ERROR_ROWS, HEALTH_ROWS, PLUGIN_ROWS, RAIL_ROWS, Row, env, told
 
 FABRIC, MAPPING = "gpu.fabric", "gpu.mapping"
 GPUS, RAILS, LINKS, SITE = "hardware.gpus", "hardware.rails", "hardware.links", "hardware.site"
@@ -240,6 +240,7 @@ ROWS: Final = (
     ),
     env("NCCL_IB_HCA selects nothing", HCAS, "node", "env_misuse", NCCL_IB_HCA="=mlx5_9"),
     *RAIL_ROWS,
+    *ERROR_ROWS,
     # GPUDirect
     env("GPUDirect switched off by distance", DIRECT, "GPU0–mlx5_0", "gdr_disabled", {"torch": ""}, NCCL_NET_GDR_LEVEL="LOC"),
     Row(

@@ -22,7 +22,7 @@ from netdoctor.cluster.observations import Cluster, Nodes
 from netdoctor.config import documents
 from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config, load
-from netdoctor.facts import environ, past
+from netdoctor.facts import environ, net_errors, past
 from netdoctor.facts.launcher import detect
 from netdoctor.facts.runs import AllReduce, NcclFacts, TorchFacts
 from netdoctor.fleet.read import read
@@ -39,6 +39,8 @@ from netdoctor.snapshot.import_tree import import_tree
 from netdoctor.snapshot.snapshot import SnapshotError, loads
 from netdoctor.variables.catalogue import accepts
 from netdoctor.variables.issue import Known
+from tests.fakegpu import machine
+from tests.fakegpu.answers import net_errors as counted
 from tests.fuzz import mutate
 from tests.fuzz.frames import read_frames, said
 from tests.lab import fixtures
@@ -318,6 +320,20 @@ LOOK = {
 }
 
 
+def of_counters() -> list[bytes]:
+    return [json.dumps(counted(machine.read("two-a100"))).encode()]
+
+
+def read_counters(data: bytes) -> None:
+    """Of links: no fail by what is no count, and no time that allows everything."""
+    found = net_errors.probe(ReplayHost({net_errors.QUESTION: _mapping(data)}))
+    if isinstance(found, Unavailable):
+        return
+    assert isinstance(found.seconds, Unavailable) or found.seconds <= 2 * net_errors.LONGEST
+    rows = [*(found.ports or {}).values(), *(found.interfaces or {}).values()]
+    assert all(isinstance(n, Unavailable) or n >= 0 for row in rows for n in (row.rose if row else {}).values())
+
+
 def read_past(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     found = past.parsed(text)
@@ -361,6 +377,7 @@ TARGETS: dict[str, Target] = {
     "ranks": Target(of_ranks, read_ranks, mutate.of_json),
     "nodes": Target(of_nodes, read_nodes, mutate.of_json),
     "frames": Target(said, read_frames),
+    "counters": Target(of_counters, read_counters, mutate.of_json),
     "past": Target(lambda: [json.dumps(LOOK).encode()], read_past, mutate.of_json),
     "libraries": Target(libraries, read_library),
     "clean": Target(clean_seeds, cleaned),

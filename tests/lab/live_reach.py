@@ -17,9 +17,13 @@ there ip addr add 10.0.0.9/24 dev low0p; there ip link set low0p up
 PEERS: Final = "{job: {nodes: 2}, expected: {gpus: 8, hcas: 8, peers: [10.0.0.9]}}"
 HEALTHY: Final = Scene(setup=OTHER, config=PEERS)
 MANY: Final = "{job: {nodes: 200}, expected: {gpus: 8, hcas: 8}}"
-# A namespace does not show the machine's table.
+# A namespace does not show the machine's tables.
 TABLE: Final = """mount -t tmpfs neigh /proc/sys/net/ipv4/neigh
 mkdir /proc/sys/net/ipv4/neigh/default; echo {} > /proc/sys/net/ipv4/neigh/default/gc_thresh3"""
+TABLES: Final = f"""ip addr add fd00::7/64 dev eth0 nodad
+{TABLE.format(1024)}
+{TABLE.replace("ipv4", "ipv6")}"""
+BY_SIX: Final = Scene(config=MANY, env={"NCCL_IB_ADDR_FAMILY": "AF_INET6"})
 
 
 def between(fault: str, setup: str, says: str, needs: tuple[str, ...] = ()) -> Row:
@@ -51,5 +55,11 @@ REACH_ROWS: Final = (
         Scene(config=MANY, setup=TABLE.format(128)),
         {REACH: "fail firewall_connect"},
         base=Scene(config=MANY, setup=TABLE.format(1024)),
+    ),
+    Row(
+        "more nodes than the kernel keeps neighbours of IPv6",
+        replace(BY_SIX, setup=TABLES.format(128)),
+        {REACH: "fail firewall_connect"},
+        base=replace(BY_SIX, setup=TABLES.format(1024)),
     ),
 )

@@ -8,12 +8,13 @@ import signal
 import threading
 from typing import Any
 
+import psutil
 import pytest
 
 from netdoctor.facts import net_errors as facts
 from netdoctor.host.helpers import net_errors
 from netdoctor.host.live import LiveHost
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 from tests.support.namespaces import netlab
 
 pytestmark = pytest.mark.live
@@ -54,6 +55,22 @@ def test_told_to_end_before_it_has_begun() -> None:
     assert not isinstance(found, Unavailable) and found.why_not is None
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_child_that_is_ended_before_its_time_saw_nothing(how: signal.Signals) -> None:
+    before = set(children())
+    host = LiveHost()
+    facts.begin(host)
+    (child,) = set(children()) - before
+    os.kill(child, how)
+    found = facts.probe(host)
+    host.close()
+    assert isinstance(found, Unavailable) and found.kind is Kind.CRASHED, found
+
+
+def children() -> list[int]:
+    return [one.pid for one in psutil.Process().children()]
+
+
 def port(root: pathlib.Path, device: str, *, virtual: bool = False, **counters: int) -> pathlib.Path:
     at = root / device / "ports" / "1"
     for folder in ("counters", "hw_counters"):
@@ -66,6 +83,21 @@ def port(root: pathlib.Path, device: str, *, virtual: bool = False, **counters: 
     if virtual:
         (root / device / "device" / "physfn").mkdir()
     return at
+
+
+def test_counters_of_efa_and_what_is_not_counted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By device (older drivers) or by port; "N/A" of a port without an agent is no number, and no rubbish either."""
+    monkeypatch.setattr(net_errors, "CLASS", str(tmp_path))
+    by_port, by_device = port(tmp_path, "efa_0"), port(tmp_path, "efa_1")
+    (by_port / "hw_counters" / "impaired_remote_conn_events").write_text("7\n")
+    (by_device.parents[1] / "hw_counters").mkdir()
+    (by_device.parents[1] / "hw_counters" / "rdma_read_wr_err").write_text("4\n")
+    for name in net_errors.PMA:
+        (by_device / "counters" / name).write_text("N/A (no PMA)\n")
+    found = net_errors.ports()
+    assert found["efa_0:1"] == {**dict.fromkeys(net_errors.PMA, 0), "impaired_remote_conn_events": 7}
+    assert found["efa_1:1"].pop("rdma_read_wr_err") == 4
+    assert {one["unavailable"] for one in found["efa_1:1"].values()} == {"unsupported"}
 
 
 def test_ports_that_count(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

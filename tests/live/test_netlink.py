@@ -179,3 +179,17 @@ def test_names_are_resolved_by_the_c_library() -> None:
     assert set(local["addresses"]) <= {"127.0.0.1", "::1"} and local["addresses"]
     assert absent["error"].startswith("EAI_")
     assert wrong["error"] == "EAI_NONAME"
+
+
+PFC = """
+from netdoctor.host.helpers.netlink import NETLINK_ROUTE, Netlink, answer, pfc
+veth('eth0', '10.0.0.7/24')
+route = Netlink(NETLINK_ROUTE)
+say([pfc(route, "eth0"), pfc(route, "nosuch0"), [one.get("pfc") for one in answer({})["links"]]])
+"""
+
+
+def test_a_driver_without_dcb_tells_nothing_of_what_it_pauses() -> None:
+    """The kernel's own refusals (EOPNOTSUPP, ENODEV) are no fault, and nothing that could not be read."""
+    none, gone, every = netlab.run(PFC)
+    assert (none, gone) == (None, None) and set(every) == {None}

@@ -16,7 +16,6 @@ from tests.lab import fixtures
 
 # Of the kernel alone, and of a file that netdoctor itself keeps: live_rows.py and live_expected.py of tests/lab have them.
 NOT_OF_GPUS = {"net.tcp_buffers", "net.reach", "hardware.past", "process.limits", "node.system", "node.clock", "node.folders"}
-NOT_OF_GPUS |= {"net.errors"}  # nothing damages a frame of the machine that is not there
 NOT_OF_GPUS |= {"gpu.dcgm"}  # what another program says: its rows are the live lab's, with a dcgmi of ours
 LEAST = 3
 

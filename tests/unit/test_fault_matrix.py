@@ -69,7 +69,7 @@ def test_every_check_has_its_faults() -> None:
 
 # Checks that cannot have five live rows, and why.
 FEWER_LIVE: dict[str, str] = {
-    "net.errors": "no namespace has a cable: nothing damages frames of a veth; tests/live/test_net_errors.py takes its carrier",
+    "net.errors": "no namespace has a cable: nothing damages frames of a veth; fake ports count in tests/fakegpu/row.py",
     "node.clock": "no namespace has a time of day of its own (time_namespaces(7)), and the machine's is not ours to set",
 }
 

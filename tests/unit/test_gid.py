@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.rdma import Gid
+from netdoctor.facts.rdma_ports import Gid
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.gid import Rail, Wish, not_its_address, wishes
 from tests.support import facts as f

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from netdoctor.facts import cpu, kernel, pci, rdma
+from netdoctor.facts.rdma_ports import UNNAMED
 from netdoctor.host.base import Answer, RecordingHost, ReplayHost
 from netdoctor.host.live import LiveHost
 from netdoctor.model import Unavailable
@@ -235,6 +236,49 @@ def test_the_size_of_a_ports_packets(healthy: dict[str, Answer], told: Any, mtu:
     one = {**VERBS["devices"]["mlx5_0"], "mtu": told}
     seen = devices(the_rdma(healthy | {"ask:ibverbs": {**VERBS, "devices": {**VERBS["devices"], "mlx5_0": one}}}))
     assert [port.mtu for device in seen[:2] for port in device.ports or ()] == [mtu, None]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rate", "unnamed"),
+    [
+        ([2, 128], 400.0, False),
+        ([2, 64], 200.0, False),
+        ([16, 64], 100.0, False),
+        ([2, 1], 10.0, False),
+        ([2, 0], None, True),
+        ([2], None, True),
+        ("2", None, True),
+        (None, None, True),
+    ],
+)
+def test_a_speed_without_a_name_is_what_nccl_is_told(
+    healthy: dict[str, Answer], numbers: Any, rate: float | None, unnamed: bool
+) -> None:
+    told = {"ask:ibverbs": {**VERBS, "devices": {"mlx5_0": {**VERBS["devices"]["mlx5_0"], "link": {"1": numbers}}}}}
+    silent = {key: "10 Gb/sec (4X SDR)\n" for key in healthy if key.endswith("/ports/1/rate")}
+    seen = devices(the_rdma(healthy | silent | told))
+    port, other = (one.ports[0] for one in seen[:2] if one.ports)
+    assert (port.rate_gbps or None, port.unnamed, bool(port.rate)) == (rate, unnamed, rate is not None)
+    assert other.rate is UNNAMED
+
+
+@pytest.mark.parametrize(
+    ("written", "own", "known"),
+    [
+        ("40 Gb/sec (4X QDR)", "400000", False),
+        ("40 Gb/sec (4X QDR)", "40000", True),
+        ("40 Gb/sec (4X QDR)", None, False),
+        ("100 Gb/sec (4X EDR)", "400000", True),  # mlx5 has a name for it
+        ("400 Gb/sec (4X NDR)", None, True),
+    ],
+)
+def test_a_speed_of_ethernet_that_stands_for_others(root: pathlib.Path, written: str, own: str | None, known: bool) -> None:
+    given = answers(root, roce=True, gids=4)
+    rates = {key: f"{written}\n" for key in given if key.endswith("/ports/1/rate")}
+    where = "/sys/class/infiniband/mlx5_0/device/net"
+    given |= {**rates, f"dir:{where}": ["eth1"], f"file:{where}/eth1/speed": f"{own}\n" if own else Unavailable("failed")}
+    port = next(iter(devices(the_rdma(given))[0].ports or ()))
+    assert (port.unnamed, bool(port.rate), port.rate_gbps) == (not known, known, float(written.split()[0]))
 
 
 def test_roce_reads_the_filled_gids_and_their_interfaces(root: pathlib.Path) -> None:

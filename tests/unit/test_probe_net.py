@@ -1,5 +1,6 @@
 """Interfaces, routes, peers and ports out of recorded answers."""
 
+import errno
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from netdoctor.facts.intent import Told
 from netdoctor.facts.job import probe_expected
 from netdoctor.facts.net import Net, probe, probe_ports
 from netdoctor.host.base import RecordingHost, ReplayHost, question
-from netdoctor.model import Unavailable
+from netdoctor.host.helpers import netlink
+from netdoctor.model import Kind, Unavailable
 
 ETH0 = {
     "name": "eth0",
@@ -260,3 +262,45 @@ def test_an_unknown_environment_says_nothing_about_the_port(environment: Any) ->
     """What is malformed is the answer, not MASTER_PORT: the check of ports must not call it a wrong port."""
     got = probe(ReplayHost({"env:": environment, question("netlink"): NETLINK}))
     assert isinstance(got, Net) and isinstance(got.master_port, Unavailable) and got.master_port.kind == "not read"
+
+
+@pytest.mark.parametrize(
+    ("told", "paused"),
+    [({}, None), ({"pfc": 8}, 8), ({"pfc": 0}, 0), ({"pfc": 256}, Kind.MALFORMED), ({"pfc": "8"}, Kind.MALFORMED)],
+)
+def test_what_an_interface_pauses(told: dict[str, Any], paused: object) -> None:
+    links = [{**one, **(told if one["name"] == "eth0" else {})} for one in NETLINK["links"]]
+    net = probe(ReplayHost({**ANSWERS, "ask:netlink": {**NETLINK, "links": links}}))
+    link = net.link("eth0") if isinstance(net, Net) else None
+    assert link and (link.pfc.kind if isinstance(link.pfc, Unavailable) else link.pfc) == paused
+
+
+class FakeDriver:
+    """What no card here does: it answers DCB_CMD_IEEE_GET (net/dcb/dcbnl.c, dcbnl_ieee_fill)."""
+
+    def __init__(self, settings: bytes | int) -> None:
+        self.settings = settings
+
+    def ask(self, *_: object, **__: object) -> list[bytes]:
+        if isinstance(self.settings, int):
+            raise OSError(self.settings, "as the kernel refuses")
+        nested = netlink.attribute(1, bytes(59)) + self.settings  # DCB_ATTR_IEEE_ETS comes first
+        return [bytes(4) + netlink.attribute(1, b"eth0\0") + netlink.attribute(13, nested)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "paused"),
+    [
+        (netlink.attribute(2, bytes((8, 0b1000)) + bytes(134)), 8),
+        (netlink.attribute(2, bytes(136)), 0),
+        (netlink.attribute(2, b"\x08"), None),  # cut short
+        (b"", None),  # ETS alone
+        (errno.EOPNOTSUPP, None),
+        (errno.EPERM, "denied"),
+        (errno.EIO, "failed"),
+    ],
+)
+def test_the_kernels_word_for_what_is_paused(settings: bytes | int, paused: object) -> None:
+    driver: Any = FakeDriver(settings)
+    found = netlink.pfc(driver, "eth0")
+    assert (found["unavailable"] if isinstance(found, dict) else found) == paused

@@ -11,7 +11,7 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Answer, ReplayHost
 from netdoctor.model import Kind, Unavailable
-from netdoctor.nccl.shm_proof import ShmProof, probe
+from netdoctor.nccl.shm_proof import REFUSED, ShmProof, probe
 from tests.support import facts as f
 
 ASKED = "ask:shm?beside=0&each=33034240&files=8"
@@ -37,6 +37,13 @@ def test_an_answer_of_another_shape_is_none() -> None:
     found = asked(answer={"error": 28})
     assert isinstance(found, ShmProof) and isinstance(found.error, Unavailable) and found.error.kind is Kind.MALFORMED
     assert asked(answer=Unavailable(Kind.TIMED_OUT, "5 s")) == Unavailable(Kind.TIMED_OUT, "5 s")
+
+
+@pytest.mark.parametrize("told", [{}, [], "", {"error": None}, {"error": []}, {"error": True}, {"errno": ""}, {"error": " "}])
+def test_a_garbled_answer_neither_acquits_nor_accuses(told: Answer) -> None:
+    found = asked(answer=told)
+    error = found if isinstance(found, Unavailable) else found.error
+    assert error != "" and error not in REFUSED
 
 
 @pytest.mark.parametrize(

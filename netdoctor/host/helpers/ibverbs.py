@@ -1,8 +1,8 @@
 """libibverbs: the devices it lists, whether a context can be had, and NCCL's own test for DMA-BUF.
 
 Parameter ``device`` looks at one device only; the caller uses it, one child per device, where a provider crashed.
-Answer: {"library", "devices": {NAME: {"context", "error", "dmabuf", "mtu"}}}; `error` and `dmabuf` are errno names, "" for
-success, `mtu` is {PORT: bytes of a packet}, of the ports that tell.
+Answer: {"library", "devices": {NAME: {"context", "error", "dmabuf", "mtu", "link"}}}; `error` and `dmabuf` are errno names, ""
+for success, `mtu` is {PORT: bytes of a packet} and `link` {PORT: [width, speed]}, the numbers of both, of the ports that tell.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PORTS = (1, 2)  # no HCA has more
 MTUS = range(1, 6)  # IBV_MTU_256 to IBV_MTU_4096
+WIDTH = 43  # bytes before active_width, which active_speed follows
 
 
 def answer(parameters: dict[str, str]) -> object:
@@ -71,23 +72,24 @@ def look(ibv: Any, device: int) -> dict[str, Any]:
         ibv.ibv_dealloc_pd(domain)
     else:
         out["dmabuf"] = unasked(f"ibv_alloc_pd: {name_of(ctypes.get_errno())}")
-    out["mtu"] = mtus(ibv, context)
+    out |= ports(ibv, context)
     ibv.ibv_close_device(context)
     return out
 
 
-def mtus(ibv: Any, context: int) -> dict[str, int]:
-    """active_mtu of struct ibv_port_attr, the third number of every version of it (infiniband/verbs.h; enum ibv_mtu)."""
-    query = getattr(ibv, "ibv_query_port", None)
-    if query is None:
-        return {}
-    query.argtypes = (ctypes.c_void_p, ctypes.c_uint8, ctypes.c_void_p)
-    found: dict[str, int] = {}
-    for port in PORTS:
-        attributes = (ctypes.c_uint32 * 64)()
-        if query(context, port, attributes) == 0 and attributes[2] in MTUS:
-            found[str(port)] = 128 << attributes[2]
-    return found
+def ports(ibv: Any, context: int) -> dict[str, Any]:
+    """active_mtu, active_width and active_speed of struct ibv_port_attr, which stand at one place in every version of it
+    (infiniband/verbs.h; enum ibv_mtu)."""
+    query, mtu, link = getattr(ibv, "ibv_query_port", None), {}, {}
+    if query is not None:
+        query.argtypes = (ctypes.c_void_p, ctypes.c_uint8, ctypes.c_void_p)
+        for port in PORTS:
+            attributes = (ctypes.c_uint32 * 64)()
+            if query(context, port, attributes) == 0:
+                link[str(port)] = [*bytes(attributes)[WIDTH : WIDTH + 2]]
+                if attributes[2] in MTUS:
+                    mtu[str(port)] = 128 << attributes[2]
+    return {"mtu": mtu, "link": link}
 
 
 def dmabuf(ibv: Any, domain: int) -> Any:

@@ -46,8 +46,14 @@ PMA = {
     "excessive_buffer_overrun_errors": 15,
     "port_xmit_discards": 65535,
 }
-# Of the driver's own, where it has them (Documentation of mlx5 counters; bnxt_re, irdma and efa have others).
-OWN = ("local_ack_timeout_err", "rnr_nak_retry_err", "packet_seq_err", "out_of_sequence", "rx_icrc_encapsulated")
+# Of EFA's, which has one port: its driver had them by device, and has them by port (drivers/infiniband/hw/efa/efa_verbs.c).
+EFA = (
+    *("rx_drops", "rdma_read_wr_err", "rdma_write_wr_err"),
+    *("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"),
+)
+# Of the driver's own, where it has them (Documentation of mlx5 counters; bnxt_re and irdma have others).
+OWN = ("local_ack_timeout_err", "rnr_nak_retry_err", "packet_seq_err", "out_of_sequence", "rx_icrc_encapsulated", *EFA)
+GONE = {"unavailable": "absent", "detail": "it was not there all the time"}
 told: list[bool] = []
 
 
@@ -65,16 +71,15 @@ def answer(parameters: dict[str, str]) -> object:
         if "unavailable" in first or "unavailable" in last:
             out[kind] = first if "unavailable" in first else last
         else:
-            gone = {"unavailable": "absent", "detail": "it was not there all the time"}
             names = [*first, *(name for name in last if name not in first)]
-            out[kind] = {name: both(first.get(name, gone), last.get(name, gone)) for name in names}
+            out[kind] = {name: both(first.get(name, GONE), last.get(name, GONE)) for name in names}
     return out
 
 
 def both(first: Counters, last: Counters) -> Counters:
     if "unavailable" in first or "unavailable" in last:
         return first if "unavailable" in first else last
-    return {"total": last, "rose": {name: rise(name, first.get(name), count) for name, count in last.items()}}
+    return {"total": last, "rose": {name: rise(name, first.get(name, GONE), count) for name, count in last.items()}}
 
 
 def rise(name: str, first: Any, last: Any) -> Any:
@@ -159,13 +164,22 @@ def one_port(device: str, number: str) -> Counters:
     else:
         pma = {name: count(f"{at}/counters/{name}") for name in PMA}
     own = {name: count(f"{at}/hw_counters/{name}") for name in OWN}
-    return {name: got for name, got in {**pma, **own}.items() if not (name in OWN and isinstance(got, dict))}
+    own |= {name: count(f"{device}/hw_counters/{name}") for name in EFA if has_none(own[name])}
+    return {**pma, **{name: got for name, got in own.items() if not has_none(got)}}
+
+
+def has_none(got: Any) -> bool:
+    """Whether the driver does not count it."""
+    return isinstance(got, dict) and got["unavailable"] in ("absent", "unsupported")
 
 
 def count(path: str) -> Any:
     try:
         with open(path, encoding="ascii") as file:
-            return int(file.read())
+            text = file.read()
+        if text.startswith("N/A"):  # "N/A (no PMA)", of older kernels
+            return {"unavailable": "unsupported", "detail": text.strip()[:40]}
+        return int(text)
     except OSError as error:
         return refusal(error)
     except ValueError:

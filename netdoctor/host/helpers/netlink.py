@@ -2,7 +2,7 @@
 
 Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered.  Answers::
 
-    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes"}],      dump order
+    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc"}],    dump order
      "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
      "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
@@ -11,7 +11,8 @@ Parameters (all strings): ``routes`` = comma-separated IP addresses; with it onl
 What lies on another interface of this namespace (a VLAN, a macvlan) also has its index, "lower"; a bond has "bond_mode"
 (0 balance-rr … 6 balance-alb), a port of one "bond_state" (0 active, 1 backup; linux/if_bonding.h).
 ``modes`` is what ethtool(8) says of a physical interface, where its driver does: {"supported", "advertised", "partner"}, each
-numbers of enum ethtool_link_mode_bit_indices.
+numbers of enum ethtool_link_mode_bit_indices.  ``pfc`` is the priorities, a bit each, whose frames it pauses (IEEE 802.1Qbb),
+where the driver tells DCB netlink (net/dcb/dcbnl.c, dcbnl_ieee_get, which anybody may ask).
 
 where ROUTE is {"oif", "source", "gateway", "kind"} or {"error": errno name}.  ``via`` asks with each interface given (RTA_OIF)
 for the matching entry of the routing table (RTM_F_FIB_MATCH) and holds the interfaces that have one longer than the default
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 NETLINK_ROUTE, NETLINK_SOCK_DIAG = 0, 4
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 20
 NLMSG_ERROR, NLMSG_DONE = 2, 3
+RTM_GETDCB, DCB_CMD_IEEE_GET, DCB_ATTR_IFNAME, DCB_ATTR_IEEE, DCB_ATTR_IEEE_PFC = 78, 21, 1, 13, 2  # linux/dcbnl.h
 REQUEST, ACK, DUMP, DUMP_INTR = 0x1, 0x4, 0x300, 0x10
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_LINK_NETNSID = 1, 3, 4, 5, 10, 18, 37
 # Of a bond its mode, of its ports their state: linux/if_link.h, a byte each.
@@ -159,7 +161,20 @@ def links(route: Netlink) -> list[dict[str, Any]]:
         out[-1].update(bonded(info))
         if kind == ETHERNET and out[-1]["kind"] is None and (modes := link_modes(out[-1]["name"])):
             out[-1]["modes"] = modes
+            if (paused := pfc(route, out[-1]["name"])) is not None:
+                out[-1]["pfc"] = paused
     return out
+
+
+def pfc(route: Netlink, name: str) -> Any:
+    """pfc_en of struct ieee_pfc; None: the driver does not tell."""
+    request = struct.pack("=BBH", 0, DCB_CMD_IEEE_GET, 0) + attribute(DCB_ATTR_IFNAME, name.encode() + b"\0")
+    try:
+        told = route.ask(RTM_GETDCB, request, dump=False)
+    except OSError as error:
+        return None if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL) else refusal(error)
+    settings = [attributes(attributes(body[4:]).get(DCB_ATTR_IEEE, b"")).get(DCB_ATTR_IEEE_PFC, b"") for body in told]
+    return next((one[1] for one in settings if len(one) > 1), None)
 
 
 def bonded(info: dict[int, bytes]) -> dict[str, int]:

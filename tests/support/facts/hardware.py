@@ -13,7 +13,8 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.pci_path import Config, Group, PciPath
-from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
+from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice, Uverbs
+from netdoctor.facts.rdma_ports import Gid, RdmaPort
 from netdoctor.facts.system import Room, System
 from netdoctor.model import Unavailable
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 from netdoctor.checks.net_errors import net_errors
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.net import Link, Net
-from netdoctor.facts.net_errors import Errors, NetErrors, probe
+from netdoctor.facts.net_errors import QUESTION, Errors, NetErrors, probe
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
 from netdoctor.host.helpers import net_errors as helper
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from tests.lab import fixtures
 from tests.support import facts as f
 from tests.support.facts import healthy
 
@@ -91,6 +93,53 @@ def test_a_rail_of_roce_counts_at_its_interface(rose: dict[str, Any], status: St
     assert not [one for one in found if one.status is FAIL and one.subject != "eth4"]
 
 
+OF_EFA = dict.fromkeys(helper.EFA, 0)
+ABSENT = Unavailable(Kind.ABSENT, "ENOENT")
+
+
+def on_efa(*without: str, **rose: Any) -> list[Finding]:
+    """Of rdmap3s0 what `rose`, of the others nothing; `without`: what its driver does not count."""
+    ports = {f"rdmap{n}s0:1": Errors({**dict.fromkeys(helper.PMA, ABSENT), **OF_EFA}, dict(OF_EFA)) for n in range(8)}
+    own = {key: count for key, count in {**ports["rdmap3s0:1"].rose, **rose}.items() if key not in without}
+    ports["rdmap3s0:1"] = Errors(own, dict(OF_EFA))
+    return judged(NetErrors(4.0, {}, ports), healthy.aws_efa(), changes={Intent: f.job(nodes=2)})
+
+
+CONNECTIONS = ("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events")
+
+
+@pytest.mark.parametrize(
+    ("without", "rose", "status"),
+    [
+        ((), {}, PASS),
+        ((), {"impaired_remote_conn_events": 1}, FAIL),
+        ((), {"unresponsive_remote_events": 1}, FAIL),
+        ((), {"rdma_read_wr_err": 1}, FAIL),
+        ((), {"rdma_write_wr_err": 1}, FAIL),
+        ((), {"rx_drops": 9, "retrans_timeout_events": 9}, PASS),
+        (CONNECTIONS, {}, UNKNOWN),
+        (CONNECTIONS, {"rdma_read_wr_err": 1}, FAIL),
+        ((), {"impaired_remote_conn_events": DENIED}, UNKNOWN),
+        (helper.EFA, {}, UNKNOWN),
+    ],
+)
+def test_what_an_efa_counted(without: tuple[str, ...], rose: dict[str, Any], status: Status) -> None:
+    found = on_efa(*without, **rose)
+    own = [one for one in found if one.subject == "rdmap3s0:1"]
+    assert [one.status for one in own] == ([] if status is PASS else [status])
+    rest = next(one for one in found if one.subject == "links")
+    assert rest.message.startswith("8 links" if status is PASS else "7 links")
+    assert all(one.severity is Severity.WARNING and one.fix for one in own if status is FAIL)
+
+
+def test_an_efa_that_took_another_path_is_a_note() -> None:
+    (found,) = on_efa(rx_drops=2, retrans_timeout_events=1)
+    assert found.notes == (
+        "rdmap3s0:1 lost packets for want of room or readers: rx_drops",
+        "rdmap3s0:1 lost packets on the way, and sent them by another: retrans_timeout_events",
+    )
+
+
 def test_packets_that_were_dropped_are_a_note() -> None:
     (found,) = judged(counted(rx_dropped=500), healthy.hgx_roce())
     assert found.notes == ("eth4 lost packets for want of room or readers: rx_dropped",)
@@ -146,6 +195,38 @@ def test_counters_of_another_shape_are_unread() -> None:
     assert isinstance(found.interfaces["eth0"], Unavailable)
     eth1 = found.interfaces["eth1"]
     assert isinstance(eth1, Errors) and isinstance(eth1.rose["rx_errors"], Unavailable)
+
+
+def answer_of(machine: str = "dgx-h100") -> dict[str, Any]:
+    told = fixtures.snapshot(machine).answers[QUESTION]
+    assert isinstance(told, dict)
+    return json.loads(json.dumps(told))
+
+
+RUBBISH = (None, -1, 1.5, "3", True, [], {}, {"unavailable": "denied"}, float("inf"), float("nan"))
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH, ids=str)
+@pytest.mark.parametrize("place", [("rose",), ("rose", "symbol_error"), ("rose", "link_downed"), ()], ids=str)
+def test_a_garbled_answer_acquits_no_port(place: tuple[str, ...], rubbish: Any) -> None:
+    told = answer_of()
+    holder, keys = told["ports"], ("mlx5_3:1", *place)
+    for key in keys[:-1]:
+        holder = holder[key]
+    for without in (False, True):
+        holder[keys[-1]] = rubbish
+        if without:
+            del holder[keys[-1]]
+        found = {one.subject: one for one in judged(probe(ReplayHost({QUESTION: told})))}
+        assert found["mlx5_3:1"].status is UNKNOWN and found["links"].message.startswith("7 links"), (keys, rubbish)
+        assert FAIL not in {one.status for one in found.values()}
+
+
+@pytest.mark.parametrize("seconds", [*RUBBISH[:2], *RUBBISH[3:], 1e9])
+def test_a_time_that_cannot_be_allows_no_errors(seconds: Any) -> None:
+    told = {**answer_of(), "seconds": seconds}
+    told["ports"]["mlx5_3:1"]["rose"]["symbol_error"] = 10**6
+    assert [one.status for one in judged(probe(ReplayHost({QUESTION: told})))] == [UNKNOWN]
 
 
 @pytest.mark.parametrize(

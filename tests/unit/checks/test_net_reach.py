@@ -147,6 +147,42 @@ def test_reach(changes: dict[type, Any], subject: str, status: Status, words: st
     assert found[subject].status is status and words in found[subject].message, found[subject]
 
 
+SIX = "net.ipv6.neigh.default.gc_thresh3"
+
+
+def six(*addresses: tuple[str, int], **changes: Any) -> dict[type, Any]:
+    """A job of 1,026 nodes on one interface of these addresses, by the kernel's own limits."""
+    told = tuple(f.address(ip, prefix) for ip, prefix in (*addresses, ("fe80::1", 64)))
+    links = (replace(f.netlink_link("eth0", 2), addresses=told),)
+    sysctls = {ROOM: "1024", SIX: "1024", **changes.pop("sysctls", {})}
+    return {Intent: f.job(nodes=1026), Net: f.net(*links), Kernel: f.kernel(sysctls=sysctls), **changes}
+
+
+BY_SIX = {"NCCL_SOCKET_FAMILY": "AF_INET6"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        (six(("fd00::7", 64)), Status.FAIL),
+        (six(("fd00::7", 64), sysctls={SIX: "1025"}), Status.PASS),
+        (six(("fd00::7", 64), sysctls={SIX: LOST}), Status.UNKNOWN),
+        (six(("fd00::7", 64), ("10.1.0.7", 31)), None),  # IPv4 is what is taken
+        ({**six(("fd00::7", 64), ("10.1.0.7", 31)), Environ: f.environ(BY_SIX)}, Status.FAIL),
+        ({**six(("fd00::7", 64), ("10.1.0.7", 31)), Environ: f.environ({"NCCL_IB_ADDR_FAMILY": "AF_INET6"})}, Status.FAIL),
+        ({**six(("fd00::7", 64), ("10.1.0.7", 31)), Environ: f.environ({"NCCL_SOCKET_FAMILY": "AF_INET"})}, None),
+        (six(("fd00::7", 128)), None),  # routed host by host
+        (six(), None),  # link-local alone
+    ],
+)
+def test_neighbours_of_ipv6(changes: dict[type, Any], status: Status | None) -> None:
+    found = judged(changes)
+    assert (found["IPv6 neighbours"].status if "IPv6 neighbours" in found else None) is status
+    if status is Status.FAIL:
+        assert found["IPv6 neighbours"].fix and f"sysctl -w {SIX}=4100" in found["IPv6 neighbours"].fix.commands
+        assert found["IPv6 neighbours"].why and "ndisc_cache" in found["IPv6 neighbours"].why
+
+
 def test_what_it_costs() -> None:
     vanish, gone = path(full=False), path(small=False, middle=False, full=False, error="ENETUNREACH")
     assert judged({Reach: seen(vanish)})["gpu8"].severity is Severity.WARNING

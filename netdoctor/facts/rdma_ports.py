@@ -1,0 +1,148 @@
+"""Ports of RDMA devices, as sysfs has them, and their GIDs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from netdoctor.facts import ib_speed
+from netdoctor.host.base import Host, matching, names, read
+from netdoctor.model import Kind, Unavailable
+
+# What the kernel writes there (drivers/infiniband/core/sysfs.c); "Unspecified" is libibverbs' word for "Unknown".
+_LAYERS: Final = frozenset({"InfiniBand", "Ethernet", "Unknown", "Unspecified"})
+_STATES: Final = frozenset({"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"})
+# A RoCE port has up to 256 GID entries and fills them from the front; reading stops after this many empty ones in a row.
+_EMPTY_GIDS: Final = 16
+UNNAMED: Final = Unavailable(Kind.UNSUPPORTED, "the kernel may have no name for this speed")
+_NO_GID: Final = frozenset({"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000"})
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One filled entry of a port's GID table."""
+
+    index: int
+    value: str  # "fe80:0000:…"
+    kind: str | Unavailable  # "IB/RoCE v1" | "RoCE v2"
+    netdev: str | Unavailable  # gid_attrs/ndevs; unreadable where its netdev is in another namespace
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of an HCA."""
+
+    number: int
+    state: str | Unavailable  # "ACTIVE" "DOWN" "INIT" "ARMED"
+    physical: str | Unavailable  # "LinkUp"
+    link_layer: str | Unavailable  # "InfiniBand" | "Ethernet" | "Unspecified" (EFA)
+    rate_gbps: float | Unavailable  # as NCCL is told
+    gids: tuple[Gid, ...] | Unavailable
+    lanes: int | None = None  # of the link, as its rate says ("4X"); None: it does not
+    pkey: int | None | Unavailable = None  # the first of its table, which NCCL takes (NCCL_IB_PKEY); of InfiniBand alone
+    mtu: int | None = None  # bytes of its packets (active_mtu), as libibverbs says; None: it was not asked, or does not say
+    speed: str = ""  # the name that the kernel gives it: "NDR"
+    unnamed: bool = False  # its rate is what stands for every speed that the kernel does not know
+
+    @property
+    def rate(self) -> float | Unavailable:
+        """What it runs at."""
+        return UNNAMED if self.unnamed else self.rate_gbps
+
+    def gid(self, index: int) -> Gid | None | Unavailable:
+        """An entry of its table; None: it is empty."""
+        if isinstance(self.gids, Unavailable):
+            return self.gids
+        last = max((one.index for one in self.gids), default=-1)
+        if index > last + _EMPTY_GIDS:
+            return Unavailable(Kind.NOT_READ, f"GID {index} of port {self.number} was not read")
+        return next((one for one in self.gids if one.index == index), None)
+
+
+def read_ports(host: Host, where: str) -> tuple[RdmaPort, ...] | Unavailable:
+    listed = names(host, where)
+    if isinstance(listed, Unavailable):
+        return listed
+    numbers = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,3}", n, re.ASCII))
+    if not numbers:
+        return Unavailable(Kind.EMPTY, where)
+    return tuple(_port(host, f"{where}/{n}", n) for n in numbers)
+
+
+def _port(host: Host, where: str, number: int) -> RdmaPort:
+    layer, state = read(host, f"{where}/link_layer"), _after_number(host, f"{where}/state")
+    # The rate as "400 Gb/sec (4X NDR)".
+    rate = matching(host, f"{where}/rate", r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec(?: \((\d{1,2})X ?([A-Z0-9]{0,8}))?")
+    layer = layer and layer.strip()
+    if isinstance(layer, str) and layer not in _LAYERS:
+        layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
+    if isinstance(state, str) and state not in _STATES:
+        state = Unavailable(Kind.MALFORMED, f"{where}/state: {state[:40]!r}")
+    return RdmaPort(
+        number=number,
+        state=state,
+        physical=_after_number(host, f"{where}/phys_state"),
+        link_layer=layer,
+        rate_gbps=rate and float(rate[1]),
+        gids=_gids(host, where),
+        lanes=int(rate[2]) if rate and rate[2] else None,
+        speed=rate[3] or "" if rate else "",
+        pkey=_pkey(host, f"{where}/pkeys/0") if layer == "InfiniBand" else None,
+    )
+
+
+def with_mtus(ports: tuple[RdmaPort, ...] | Unavailable, told: Any) -> tuple[RdmaPort, ...] | Unavailable:
+    if isinstance(ports, Unavailable) or not isinstance(told, dict):
+        return ports
+    sizes = {port.number: told.get(str(port.number)) for port in ports}
+    return tuple(replace(one, mtu=size if type(size := sizes[one.number]) is int else None) for one in ports)
+
+
+def _pkey(host: Host, path: str) -> int | None | Unavailable:
+    """None: an older recording did not ask."""
+    found = matching(host, path, r"0x([0-9a-fA-F]{1,4})$")
+    if isinstance(found, Unavailable):
+        return None if found.kind is Kind.NOT_RECORDED else found
+    return int(found[1], 16)
+
+
+def _after_number(host: Host, path: str) -> str | Unavailable:
+    """ "4: ACTIVE" as "ACTIVE"."""
+    found = matching(host, path, r"\d+\s*:\s*(\S.*)")
+    return found and found[1]
+
+
+def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
+    listed = names(host, f"{where}/gids")
+    if isinstance(listed, Unavailable):
+        return listed
+    found: list[Gid] = []
+    empty = 0
+    indexes = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,4}", n, re.ASCII))
+    if not indexes:
+        return Unavailable(Kind.EMPTY, f"{where}/gids")  # every port has a table
+    for index in indexes:
+        gid = read(host, f"{where}/gids/{index}")
+        if isinstance(gid, Unavailable):
+            if gid.kind == Kind.FAILED:  # EAGAIN and EINVAL are an entry that is being changed or not valid
+                continue
+            return gid
+        if gid.strip() in _NO_GID or not gid.strip():
+            empty += 1
+            if empty >= _EMPTY_GIDS:
+                break
+            continue
+        empty = 0
+        kind, netdev = (read(host, f"{where}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
+        found.append(Gid(index, gid.strip(), kind and kind.strip(), netdev and netdev.strip()))
+    return tuple(found)
+
+
+def by_verbs(port: RdmaPort, model: str, numbers: object) -> RdmaPort:
+    """What ibv_query_port says of a port of InfiniBand for whose speed the kernel may have no name."""
+    pair = numbers if isinstance(numbers, list) and len(numbers) == 2 else (None, None)
+    if (found := ib_speed.by_number(*pair)) is None:
+        return replace(port, rate_gbps=UNNAMED, unnamed=True)
+    rate, name = found
+    return replace(port, rate_gbps=rate, speed=name, unnamed=ib_speed.at_least(model, name))
