@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from netdoctor.model import NODE, CheckResult, Finding, Health, Report, Status, count, plain, size_text
+from netdoctor.policy import no_accelerator
 from netdoctor.report.values import MOST_NAMES, WRONG, Row, fails, points, rows, runs, shown
 from netdoctor.textsafe import clean, listed
 
@@ -24,6 +25,13 @@ GLUE: Final = "\u00a0"  # a blank where no line is broken
 _SAID: Final = 5  # reasons of checks that have one answer
 # Of findings that have one mend: what each may say otherwise.  Evidence and figures are told of a check alone.
 _OWN: Final = ("expected", "why", "cost", "mend", "", "to last", "note")
+# What a machine without GPUs can show, by the checks that look at it.
+_PARTS: Final = {
+    "the network": "net.",
+    "limits": "process.",
+    "variables": "nccl.environment",
+    "the node's state": "node.",
+}
 _GROUNDS: Final = ("expected", "evidence", "why", "measured", "cost")
 # How an unknown says why: "WHAT could not be read: WHY".
 _READ: Final = "could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried|done in time)"
@@ -269,12 +277,23 @@ def notes(checks: Iterable[CheckResult]) -> Iterator[str]:
 
 
 def scope(report: Report) -> Iterator[str]:
-    """Of a machine without any accelerator: what a look at it can show, and what it cannot."""
-    if any(check.id == "hardware.accelerator" and check.status is Status.SKIP for check in report.checks):
-        gloo = any(run.get("state") == "finished" and run.get("backend") == "gloo" for run in report.runs)
-        ran = ", and an all-reduce by Gloo on the CPU" if gloo else ""
-        shows = f"the machine's network, limits, variables and Python{ran}"
-        yield f"no GPU here: this run shows {shows}; nothing of GPUs, RDMA or NCCL"
+    """Of a machine without any accelerator: what this look at it shows, and what it does not."""
+    if not any(map(no_accelerator, report.checks)):
+        return
+    shows, nothing = [], ["GPUs", "RDMA", "NCCL"]
+    for what, start in _PARTS.items():
+        some = [f.status for check in report.checks if check.id.startswith(start) for f in check.findings]
+        if judged := [status for status in some if status in (Status.PASS, Status.FAIL)]:
+            shows.append(f"{what}{' in part' if len(judged) + some.count(Status.SKIP) < len(some) else ''}")
+        elif some:
+            nothing.append(what)
+    if any(run.get("state") == "finished" and run.get("backend") == "gloo" for run in report.runs):
+        shows.append("an all-reduce by Gloo on the CPU")
+    yield f"no GPU here: this run shows {_all_of(shows, 'and')}{'; ' if shows else ''}nothing of {_all_of(nothing, 'or')}"
+
+
+def _all_of(names: Sequence[str], last: str) -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 class Step(NamedTuple):
