@@ -323,7 +323,7 @@ def test_the_verdict_names_what_could_not_be_told() -> None:
     assert got.text == "healthy: 1 passed, 1 skipped; could not tell: c.d"
 
 
-def test_a_machine_without_gpus_is_called_healthy_only_where_all_could_be_told() -> None:
+def test_healthy_without_gpus_is_where_all_could_be_told() -> None:
     """No all-reduce by NCCL stands for what could not; the exit code and the status are as of every other node."""
     none, net = result("hardware.accelerator", SKIP), result("net.reach", UNKNOWN)
     got = verdict(none, result("a.b", PASS), net)

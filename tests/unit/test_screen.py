@@ -36,7 +36,7 @@ def test_a_healthy_node_is_one_screen(slug: str) -> None:
     assert len(skipped) > 3 and all(each.findings[0].message in whole for each in skipped)
 
 
-def test_a_few_are_told_with_their_words_and_many_by_name() -> None:
+def test_few_are_told_with_words_and_many_by_name() -> None:
     few = [check(f"a.pass{n}", Finding(Status.PASS, f"right {n}")) for n in range(3)]
     few += [check(f"b.skip{n}", Finding(Status.SKIP, f"reason {n}")) for n in range(3)]
     more = [check("c.pass", Finding(Status.PASS, "right 3")), check("d.skip", Finding(Status.SKIP, "reason 3"))]
@@ -57,7 +57,7 @@ def test_a_reason_that_several_share_is_told() -> None:
     assert "skip     own.0, own.1, own.2, own.3, own.4: each for its own reason (-v)\n" in text
 
 
-def test_an_unknown_in_nobody_s_way_says_what_to_do_and_its_grounds_with_v() -> None:
+def test_an_unknown_in_nobody_s_way_says_what_to_do() -> None:
     doubt = Finding(
         Status.UNKNOWN, "Gloo takes 127.0.1.1", evidence={"address": "127.0.1.1"}, how="say job.nodes", fix=Fix("name bond0")
     )
