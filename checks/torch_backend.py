@@ -145,9 +145,8 @@ def _backends(run: Run, facts: TorchFacts) -> Finding:
                 torch=run.torch_version,
                 backends=dict(found),
             )
-    notes = (
-        () if "cpu" in run.backends else ("without a backend given, this torch has none for CPU tensors (torch 2.6 and up)",)
-    )
+    # From torch 2.6 on init_process_group() of a machine with an accelerator makes the accelerator's backend alone.
+    notes = () if "cpu" in run.backends else ("a group without a named backend takes no CPU tensors",)
     return ok(
         f"torch {run.torch_version} takes NCCL for CUDA tensors",
         notes=notes,

@@ -182,6 +182,8 @@ def decide(
         and (blind := _stands_for(seen or Seen(), lenient=lenient) - off & set(weighed.blind))
     ):
         weighed = replace(weighed, outcome=Outcome.BLIND, in_the_way=tuple(sorted(blind)))
+    elif weighed.outcome is Outcome.WELL and weighed.blind and any(map(no_accelerator, out)):
+        weighed = replace(weighed, outcome=Outcome.BARE)
     return out, _verdict(weighed, fail_on, partial, requires, lenient=lenient and not gate)
 
 
@@ -195,6 +197,11 @@ def _stands_for(seen: Seen, *, lenient: bool) -> frozenset[str]:
 def _needs_intent(fail: Finding, profile: str, least: int) -> bool:
     """Whether a fault that counts only in a job of several nodes is in the way, where nothing says how many there are."""
     return profile in {"gate", "strict"} or (profile not in _EQUALLY_LENIENT and _rank(fail) >= least)
+
+
+def no_accelerator(check: CheckResult) -> bool:
+    """Whether it says that the machine has none at all."""
+    return check.id == "hardware.accelerator" and check.status is Status.SKIP
 
 
 def _disabled(result: CheckResult) -> CheckResult:
@@ -228,6 +235,7 @@ class Outcome(Enum):
     NOTHING_TOLD = "no check could tell anything"
     NARROWED = "nothing failed of what was asked for"
     BLIND = "nothing failed, and what a lenient profile stands for could not be told"
+    BARE = "nothing that counts failed; no GPU, so no all-reduce of NCCL's, stands for what could not be told"
     WELL = "nothing that counts failed"
 
 
@@ -290,21 +298,19 @@ def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str
         ),
         Outcome.PARTIAL: (Health.INCONCLUSIVE, INCONCLUSIVE, f"the run is not whole: {partial}{but}"),
         Outcome.PLUGINS: (Health.INCONCLUSIVE, unlooked, f"{whose} did not all look: {_lost(weighed)}{but}"),
-        Outcome.REQUIRED: (
-            Health.INCONCLUSIVE,
-            INCONCLUSIVE,
-            f"{in_the_way} could not tell{requires}{but}",
-        ),
+        Outcome.REQUIRED: (Health.INCONCLUSIVE, INCONCLUSIVE, f"{in_the_way} could not tell{requires}{but}"),
         Outcome.NOTHING_RAN: (Health.INCONCLUSIVE, INCONCLUSIVE, "no check ran"),
         Outcome.NOTHING_TOLD: (Health.INCONCLUSIVE, unlooked, "; ".join([_nothing(weighed), *left])),
         Outcome.NARROWED: (Health.INCONCLUSIVE, HEALTHY, f"nothing failed of what was asked for: {_well(weighed, blind)}"),
         Outcome.BLIND: (Health.INCONCLUSIVE, unlooked, f"{in_the_way} could not tell: {_well(weighed, blind)}"),
-        Outcome.WELL: (Health.HEALTHY, HEALTHY, _well(weighed, blind)),
+        **dict.fromkeys((Outcome.BARE, Outcome.WELL), (Health.HEALTHY, HEALTHY, _well(weighed, blind))),
     }[weighed.outcome]
     if weighed.outcome is Outcome.NARROWED:  # neither a good node nor a doubt
         text = words
     elif health is Health.HEALTHY and fails:  # not called healthy: something is wrong, if nothing that counts
         text = words = f"nothing failed at {fail_on} or above: {words}"
+    elif weighed.outcome is Outcome.BARE:
+        text = f"nothing failed of what could be told without a GPU: {words}"
     else:
         text = f"{health}: {words}"
     return Verdict(health, code, text, tuple(dict.fromkeys(f.cause or "other" for f in fails)), words)

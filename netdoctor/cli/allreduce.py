@@ -40,6 +40,7 @@ def allreduce(options: Options, place: Place, limits: Limits, snapshot: str | No
         return deliver.refuse(error, options)
     if here.local_rank:  # one process looks at each node; it starts the ranks itself
         return run.ask_doctor()
+    deliver.foretell(options.output, options.termination_log, snapshot)  # and go on: the other nodes wait for this one
     limits = replace(limits, budget=config.budget_s or limits.budget)
     if here.count > 1 and secret.proof is Proof.NOTHING:
         secret = by_munge(here.rank == 0)

@@ -55,7 +55,7 @@ def schema(name: str) -> int:
 
     if name not in SCHEMAS:
         return deliver.refuse(f"no schema {name!r}; there are {', '.join(SCHEMAS)}{nearest(name, SCHEMAS)}", Options())
-    print(json.dumps(whole_schema(name), indent=1, ensure_ascii=False))
+    deliver.put(json.dumps(whole_schema(name), indent=1, ensure_ascii=False) + "\n")
     return 0
 
 

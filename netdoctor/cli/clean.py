@@ -27,14 +27,14 @@ def run(options: Options, path: str, output: str | None) -> int:
     cleaned = deliver.without(clean(text), options)
     if output is not None:
         return deliver.write(output, cleaned, snapshot=True)
-    sys.stdout.write(textsafe.clean(cleaned, lines=True) if sys.stdout.isatty() else cleaned)
+    deliver.put(textsafe.clean(cleaned, lines=True) if sys.stdout.isatty() else cleaned)
     return 0
 
 
 def _read(path: str) -> str:
     try:
         if path == "-":
-            text = sys.stdin.read(MAX_TEXT + 1)
+            text = deliver.taken(MAX_TEXT + 1, "backslashreplace")
         else:
             with open(path, encoding="utf-8", errors="backslashreplace", newline="") as file:
                 text = file.read(MAX_TEXT + 1)

@@ -30,7 +30,10 @@ def show(options: Options, form: str | None) -> int:
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     width = min(96, max(40, terminal.width(sys.stdout, os.environ) or 96))
-    sys.stdout.write(json.dumps(rows, indent=1, ensure_ascii=False) + "\n" if form == "json" else _table(rows, width))
+    if form == "json":
+        deliver.put(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(_table(rows, width))
     return 0
 
 

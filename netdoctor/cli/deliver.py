@@ -46,6 +46,23 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
             raise UsageError(reason)
 
 
+def foretell(*paths: str | None) -> int:
+    """Say before a look, which may take minutes, what can be told now of files that could not be written after it; 0, or
+    `BROKEN`.  To be asked as the user who writes them."""
+    from netdoctor.process import files as output
+
+    code = 0
+    for path in filter(None, paths):
+        try:
+            why = far.call(output.obstacle, path, path=_place(path))
+        except far.HungError as error:
+            why = f"{path}: cannot be written: {error.strerror}"
+        if why:
+            print(f"netdoctor: {clean(why)}", file=sys.stderr, flush=True)
+            code = BROKEN
+    return code
+
+
 def _wanted(options: Options) -> tuple[str, ...]:
     """The formats that a run would write."""
     printed = options.form or "text"
@@ -109,12 +126,35 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
 
 
 def _print(text: str, name: str, stream: TextIO) -> None:
+    if formats.FORMATS[name].utf8:
+        put(text, stream)
+    else:
+        stream.write(text)
+        stream.flush()
+
+
+def put(text: str, to: TextIO | None = None) -> None:
+    """Print what a program or a file takes (JSON, YAML): UTF-8, whatever the locale."""
+    stream = to or sys.stdout
     stream.flush()
-    if formats.FORMATS[name].utf8 and (raw := getattr(stream, "buffer", None)) is not None:
+    if (raw := getattr(stream, "buffer", None)) is not None:
         raw.write(text.encode("utf-8", "backslashreplace"))
     else:
         stream.write(text)
     stream.flush()
+
+
+def taken(limit: int = -1, errors: str = "strict") -> str:
+    """What comes on standard input, at most so many characters: UTF-8 whatever the locale, as files are read."""
+    if (raw := getattr(sys.stdin, "buffer", None)) is None:
+        return sys.stdin.read(limit)
+    import io
+
+    stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, newline="")
+    try:
+        return stream.read(limit)
+    finally:
+        stream.detach()
 
 
 def _rendered(report: Report, options: Options, name: str, *, width: int | None = None, colour: bool = False) -> str:

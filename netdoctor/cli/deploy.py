@@ -72,7 +72,7 @@ def gate(file: str, image: str | None) -> int:
         return refused(f"--image: no name of an image: {image!r} (registry.example.com/netdoctor:1 is one)")
     try:
         with open(0 if file == "-" else file, encoding="utf-8", closefd=file != "-") as stream:
-            print(gated(stream.read(), files("netdoctor.deploy") / "kubernetes/components/gate", image), end="")
+            deliver.put(gated(stream.read(), files("netdoctor.deploy") / "kubernetes/components/gate", image))
     except (OSError, UnicodeDecodeError, GateError) as error:
         return refused(f"{file}: {getattr(error, 'strerror', None) or error}")
     return 0
@@ -108,7 +108,7 @@ def _below(folder: Traversable, at: str = "") -> Iterator[tuple[str, bytes]]:
 def _print(found: list[tuple[str, bytes]]) -> int:
     for name, data in found:
         text = data.decode("utf-8", "replace")
-        print(f"# ---- {name}\n{text}", end="" if text.endswith("\n") else "\n")
+        deliver.put(f"# ---- {name}\n{text}" + ("" if text.endswith("\n") else "\n"))
     return 0
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
@@ -49,6 +47,6 @@ def _of_several_nodes(snapshot: Snapshot) -> bool:
 
 def _read(file: str) -> Snapshot:
     if file == "-":
-        return loads(sys.stdin.read())
+        return loads(deliver.taken())
     with open(file, encoding="utf-8") as stream:
         return loads(stream.read())

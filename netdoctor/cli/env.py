@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -208,7 +207,7 @@ def _read(path: str) -> str:
 
     try:
         if path == "-":
-            return sys.stdin.read(MAX_TEXT + 1)
+            return deliver.taken(MAX_TEXT + 1, "backslashreplace")
         with open(path, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             return file.read(MAX_TEXT + 1)
     except OSError as error:

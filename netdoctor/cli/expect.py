@@ -31,6 +31,10 @@ def run(options: Options, file: str | None, output: str | None, leave_out: Itera
         snapshot = None if file is None else _read(file)
         recorded = None if snapshot is None else snapshot.policy
         config = setup.configuration(options, recorded=recorded)
+        if snapshot is None:
+            setup.become(config)
+        if failed := deliver.foretell(output):  # nothing else would be left of the look
+            return failed
         work, partial = _looked(options, config) if snapshot is None else _replayed(config, snapshot)
     except (setup.UsageError, SnapshotError, ConfigError) as error:
         return deliver.refuse(error, options)
@@ -45,7 +49,7 @@ def run(options: Options, file: str | None, output: str | None, leave_out: Itera
     text = _yaml(report, keys, dropped)
     if output is not None:
         return deliver.write(output, text)
-    print(text, end="")
+    deliver.put(text)
     return 0
 
 
@@ -60,7 +64,7 @@ def _parts(names: Iterable[str]) -> Collection[Part]:
 def _read(file: str) -> Snapshot:
     try:
         if file == "-":
-            return loads(sys.stdin.read())
+            return loads(deliver.taken())
         with open(file, encoding="utf-8") as stream:
             return loads(stream.read())
     except (SnapshotError, OSError, UnicodeDecodeError) as error:
@@ -68,7 +72,6 @@ def _read(file: str) -> Snapshot:
 
 
 def _looked(options: Options, config: Config) -> tuple[engine.Work, str | None]:
-    setup.become(config)
     specs, extra = setup.load_checks(config, ())
     host = live.look(config, options.host_root, everything=True)
     outcome = live.run(

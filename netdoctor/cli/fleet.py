@@ -32,6 +32,7 @@ def run(options: Options, paths: Sequence[str], expected: str | None = None, fol
     try:
         deliver.check(options, Command.FLEET)
         config = setup.configuration(options, Command.FLEET)
+        deliver.foretell(options.output)
         names = _names(expected)
         if not paths:
             raise setup.UsageError("no report given: name files or directories")

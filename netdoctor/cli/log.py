@@ -27,6 +27,7 @@ def run(options: Options, paths: Sequence[str]) -> int:
     try:
         deliver.check(options, Command.LOG)
         config = setup.configuration(options, Command.LOG)
+        deliver.foretell(options.output)
         if not paths:
             raise setup.UsageError("give a file, a directory, or - for stdin")
         cut: list[str] = []

@@ -58,6 +58,7 @@ def _report(options: Options, to: TextIO, job: JobCommand | None = None, *, gate
         config = _ready(options, job)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
+    deliver.foretell(options.output, options.termination_log)
     return setup.judged(config, options.exit_style, lambda lost: _judged(options, config, to, lost, job, gate))
 
 
@@ -122,6 +123,8 @@ def snapshot(options: Options, path: str, pseudonyms: bytes | None) -> int:
         config = _ready(options)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
+    if failed := deliver.foretell(path):  # nothing else would be left of the look
+        return failed
     return setup.judged(config, None, lambda lost: _kept(options, config, path, pseudonyms, lost))
 
 

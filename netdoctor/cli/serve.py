@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from netdoctor.cli import deliver
 from netdoctor.cli.options import Options
 from netdoctor.cli.setup import UsageError
+from netdoctor.process import signals
 from netdoctor.report import formats
 from netdoctor.textsafe import clean
 
@@ -45,10 +46,14 @@ def serve(options: Options, listen: str, every: float) -> int:
         return deliver.refuse(f"--serve {listen}: {getattr(error, 'strerror', None) or error}", options)
     print(f"netdoctor: metrics on {host}:{server.server_port}, a look every {every:g} s", file=sys.stderr, flush=True)
     command = [*again(), *own_words(sys.argv[1:]), "--format", "prometheus", "--quiet"]
-    while True:
-        begun = time.monotonic()
-        last.take(look(command))
-        time.sleep(max(0.0, begun + every - time.monotonic()))
+    try:
+        with signals.interruptible():  # as process 1 of a container, too, of which the kernel takes no default action
+            while True:
+                begun = time.monotonic()
+                last.take(look(command))
+                time.sleep(max(0.0, begun + every - time.monotonic()))
+    except signals.Interrupted as end:
+        return 128 + end.number
 
 
 class Last:

@@ -42,11 +42,40 @@ def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE, exact: bool 
             return "stream"
         with _resolved(path) as (folder, name):
             return _write(folder, name, data, mode, exact=exact)
-    except OSError as error:
-        why = f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, '?')})" if error.errno else str(error)
-    except ValueError as error:  # refused here, or a NUL byte in the path
-        why = str(error)
-    raise OutputError(f"{path}: not written: {why}")
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path}: not written: {_why(error)}") from None
+
+
+def obstacle(path: str) -> str:
+    """Why `write` could not write there, as far as can be told without making anything; "": nothing is in the way."""
+    if descriptor(path) is not None:
+        return ""
+    try:
+        with _resolved(path) as (folder, name):
+            _ask(folder, name)
+    except (OSError, ValueError) as error:
+        return f"{path}: cannot be written: {_why(error)}"
+    return ""
+
+
+def _ask(folder: int, name: str) -> None:
+    """Raises what keeps a new file out of the folder, and this one from being written in place."""
+    with contextlib.suppress(FileNotFoundError):
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(there.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        if not stat.S_ISREG(there.st_mode) or os.access(name, os.W_OK, dir_fd=folder, effective_ids=True):
+            return
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+        read_only = os.fstatvfs(folder).f_flag & os.ST_RDONLY  # of access(2)'s errno Python keeps nothing
+        code = errno.EROFS if read_only else errno.EACCES
+        raise OSError(code, os.strerror(code))
+
+
+def _why(error: OSError | ValueError) -> str:
+    """In the kernel's words, or ours: refused here, or a NUL byte in the path."""
+    number = error.errno if isinstance(error, OSError) else None
+    return f"{os.strerror(number)} ({errno.errorcode.get(number, '?')})" if number else str(error)
 
 
 def descriptor(path: str) -> int | None:

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from netdoctor.model import NODE, CheckResult, Finding, Health, Report, Status, count, plain, size_text
+from netdoctor.policy import no_accelerator
 from netdoctor.report.values import MOST_NAMES, WRONG, Row, fails, points, rows, runs, shown
 from netdoctor.textsafe import clean, listed
 
@@ -19,10 +20,19 @@ _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
 
 
 TOLD: Final = frozenset({"not started", "unfinished"})  # facts.runs.State: allreduce.run's message has their reason
-_FEW: Final = 3  # things that could not be told, for one reason
+_FEW: Final = 3  # of things that are told with their words
+GLUE: Final = "\u00a0"  # a blank where no line is broken
 _SAID: Final = 5  # reasons of checks that have one answer
 # Of findings that have one mend: what each may say otherwise.  Evidence and figures are told of a check alone.
 _OWN: Final = ("expected", "why", "cost", "mend", "", "to last", "note")
+# What a machine without GPUs can show, by the checks that look at it.
+_PARTS: Final = {
+    "the network": "net.",
+    "limits": "process.",
+    "variables": "nccl.environment",
+    "the node's state": "node.",
+}
+_GROUNDS: Final = ("expected", "evidence", "why", "measured", "cost")
 # How an unknown says why: "WHAT could not be read: WHY".
 _READ: Final = "could not be (?:read|told|asked)|w(?:as|ere) not (?:seen|tried|done in time)"
 _LOST: Final = rf"{_READ}|did not (?:start|finish)|was run|is not known"
@@ -113,9 +123,14 @@ class Block(NamedTuple):
         return list(dict.fromkeys(f"{one['what']} {one['lost']}" for one in found if one))
 
 
-def told(block: Block) -> list[Row]:
-    """What stands below a block: of its first finding all, of the others what they say otherwise; then each way to find out."""
+def told(block: Block, *, short: bool = False) -> list[Row]:
+    """What stands below a block: of its first finding all, of the others what they say otherwise; then each way to find out.
+
+    `short`, for a screen: of an unknown that is in nobody's way only what it says, and what to do.
+    """
     out = [row for row in rows(block.first) if row.label != "find out"] if len(block.checks) == 1 else []
+    if short and block.first.status is Status.UNKNOWN and not any(f.blocking for f in block.findings):
+        out = [row for row in out if row.label not in _GROUNDS]
     if block.first.status is Status.FAIL:
         more = dict.fromkeys(row for f in block.findings for row in rows(f) if row.label in _OWN and row not in out)
         every = [*out, *more]
@@ -184,21 +199,41 @@ def _reason(finding: Finding) -> str | None:
     return said and said["why"]
 
 
-def right(checks: Sequence[CheckResult]) -> Iterator[tuple[Status, str, str]]:
-    """(status, who, what): passes by area, a lone one with its words; skips by their reason."""
+def right(checks: Sequence[CheckResult], *, short: bool = False) -> Iterator[tuple[Status, str, str]]:
+    """(status, who, what): passes by area, a lone one with its words; skips by their reason.
+
+    `short`, for a screen: of more than a few passes the names alone, and of more than a few skips the reasons that several
+    share.
+    """
     passed = [check for check in checks if check.status is Status.PASS]
-    for area, group in groupby(passed, key=lambda check: check.id.partition(".")[0]):
-        some = list(group)
+    areas = [(area, list(group)) for area, group in groupby(passed, key=lambda check: check.id.partition(".")[0])]
+    if short and len(passed) > _FEW:
+        yield Status.PASS, "", "; ".join(_names(area, some) for area, some in areas)
+        areas = []
+    for area, some in areas:
         if len(some) == 1:
             yield Status.PASS, clean(some[0].id), _count(some[0]) + _said(some[0])
         else:
-            yield Status.PASS, clean(area), ", ".join(f"{clean(c.id.partition('.')[2])}{_times(c)}" for c in some)
+            yield Status.PASS, clean(area), _members(some)
     skipped: dict[str, list[str]] = {}
     for check in checks:
         if check.status is Status.SKIP:
             skipped.setdefault(_said(check), []).append(clean(check.id))
+    alone = [ids[0] for ids in skipped.values() if len(ids) == 1] if short and len(skipped) > _FEW else []
     for reason, ids in skipped.items():
-        yield Status.SKIP, ", ".join(ids), reason
+        if ids[0] not in alone:
+            yield Status.SKIP, ", ".join(ids), reason
+    if alone:
+        yield Status.SKIP, ", ".join(alone), "each for its own reason (-v)"
+
+
+def _names(area: str, passed: list[CheckResult]) -> str:
+    """Of an area what passed; a lone one by its whole name."""
+    return f"{clean(area)}: {_members(passed)}" if len(passed) > 1 else f"{clean(passed[0].id)}{_times(passed[0])}"
+
+
+def _members(passed: list[CheckResult]) -> str:
+    return ", ".join(f"{clean(check.id.partition('.')[2])}{_times(check)}" for check in passed)
 
 
 def _said(check: CheckResult) -> str:
@@ -213,7 +248,11 @@ def spoken(finding: Finding) -> str:
 
 
 def _times(check: CheckResult) -> str:
-    return f" ({len(check.findings)})" if len(check.findings) > 1 else ""
+    """How many of its subjects pass, where it has several."""
+    if len(check.findings) < 2:
+        return ""
+    alike = sum(f.status is check.status for f in check.findings)
+    return f"{GLUE}({alike})" if alike == len(check.findings) else f"{GLUE}({alike}{GLUE}of{GLUE}{len(check.findings)})"
 
 
 def _count(check: CheckResult) -> str:
@@ -238,12 +277,23 @@ def notes(checks: Iterable[CheckResult]) -> Iterator[str]:
 
 
 def scope(report: Report) -> Iterator[str]:
-    """Of a machine without any accelerator: what a look at it can show, and what it cannot."""
-    if any(check.id == "hardware.accelerator" and check.status is Status.SKIP for check in report.checks):
-        gloo = any(run.get("state") == "finished" and run.get("backend") == "gloo" for run in report.runs)
-        ran = ", and an all-reduce by Gloo on the CPU" if gloo else ""
-        shows = f"the machine's network, limits, variables and Python{ran}"
-        yield f"no GPU here: this run shows {shows}; nothing of GPUs, RDMA or NCCL"
+    """Of a machine without any accelerator: what this look at it shows, and what it does not."""
+    if not any(map(no_accelerator, report.checks)):
+        return
+    shows, nothing = [], ["GPUs", "RDMA", "NCCL"]
+    for what, start in _PARTS.items():
+        some = [f.status for check in report.checks if check.id.startswith(start) for f in check.findings]
+        if judged := [status for status in some if status in (Status.PASS, Status.FAIL)]:
+            shows.append(f"{what}{' in part' if len(judged) + some.count(Status.SKIP) < len(some) else ''}")
+        elif some:
+            nothing.append(what)
+    if any(run.get("state") == "finished" and run.get("backend") == "gloo" for run in report.runs):
+        shows.append("an all-reduce by Gloo on the CPU")
+    yield f"no GPU here: this run shows {_all_of(shows, 'and')}{'; ' if shows else ''}nothing of {_all_of(nothing, 'or')}"
+
+
+def _all_of(names: Sequence[str], last: str) -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 class Step(NamedTuple):

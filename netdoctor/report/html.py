@@ -185,10 +185,14 @@ def _table(*pairs: tuple[str, str]) -> Markup:
 
 
 def _runs(report: Report) -> Iterator[Markup]:
-    for number, (run, figure) in enumerate(runs(report)):
-        if not number:
-            yield el("h2", "All-reduce")
-        yield _run(run, figure, _limit(report) if number == 0 else None)
+    made = [_run(run, figure, _limit(report) if number == 0 else None) for number, (run, figure) in enumerate(runs(report))]
+    if not made:
+        return
+    yield el("h2", "All-reduce")
+    yield from (el("p", line) for line in fold.ran(report))
+    yield made[0]
+    if len(made) > 1:
+        yield el("details", el("summary", f"{count(len(made) - 1, 'more run')}, one by one"), made[1:])
 
 
 def _run(run: Mapping[str, Any], figure: Mapping[str, Any], limit: float | None) -> Markup:

@@ -75,24 +75,25 @@ def _folded(report: Report, width: int | None, paint: Any) -> Iterator[str]:
         yield from _wrapped(f"{step.words}:" if apart else step.text, "", "  ", width)
         yield from [f"  {step.command}"] if apart else ()
     yield ""
+    short = width is not None  # a screen
     blocks = fold.wrong(report.checks)
     column = max((len(block.checks[0]) for block in blocks if len(block.checks) == 1), default=0)
     for block in blocks[:_MOST]:
         yield from _block(block, min(column, 28), width, paint)
     if len(blocks) > _MOST:
         yield f"{_INDENT}… and {len(blocks) - _MOST:,} more (all in --format json)"
-    rest = list(fold.right(report.checks))
+    rest = list(fold.right(report.checks, short=short))
     if blocks and rest:
         yield ""
     column = max((len(who) for status, who, _ in rest if status is Status.PASS), default=0)
     for status, who, what in rest:
-        said = f"{who:<{min(column, 28)}}  {what}" if status is Status.PASS else f"{who}: {what}"
-        written = _wrapped(said, f"{_WORDS[status]:<8} ", _INDENT + "  ", width)
+        named = f"{who:<{min(column, 28)}}  " if status is Status.PASS else f"{who}: "
+        written = _wrapped(named + what if who else what, f"{_WORDS[status]:<8} ", _INDENT + ("  " if who else ""), width)
         yield written[0].replace(_WORDS[status], paint(_WORDS[status], _COLOURS[status]), 1)
         yield from written[1:]
     for note in fold.notes(report.checks):
         yield from _wrapped(note, f"{'note':<8} ", _INDENT, width)
-    yield from _ran(report, list(fold.ran(report)), width)
+    yield from _ran(report, list(fold.ran(report)), width, apart=not short)
     yield ""
     yield from verdict  # who ran it sees the end of a long report, and a script reads its last line
 
@@ -109,7 +110,7 @@ def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Ite
     yield from lines[1:]
     for said in block.each:
         yield from _wrapped(said, _INDENT, _INDENT + "  ", width)
-    for row in fold.told(block):
+    for row in fold.told(block, short=width is not None):
         if row.commands:
             yield from _commands(row.parts, row.label)
         else:
@@ -219,19 +220,19 @@ def _commands(commands: Iterable[str], label: str) -> Iterator[str]:
 
 def _wrapped(text: str, first: str, rest: str, width: int | None) -> list[str]:
     if width is None:
-        return [f"{first}{text}".rstrip()]
+        return [f"{first}{text}".rstrip().replace(fold.GLUE, " ")]
     if len(rest) > width - 24:  # a long id in a narrow window: better a small indent than one word a line
         rest = _INDENT
     wrapped = textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
-    return wrapped or [first.rstrip()]
+    return [line.replace(fold.GLUE, " ") for line in wrapped] or [first.rstrip()]
 
 
-def _ran(report: Report, lines: Iterable[str], width: int | None) -> Iterator[str]:
-    """A line for each all-reduce, or each kind, with its largest size's bandwidth."""
+def _ran(report: Report, lines: Iterable[str], width: int | None, *, apart: bool = True) -> Iterator[str]:
+    """A line for each all-reduce, or each kind, with its largest size's bandwidth; `apart` from what stands before."""
     for index, line in enumerate(lines):
-        if not index:
+        if not index and apart:
             yield ""
         yield from _wrapped(clean(line), "", "  ", width)
     if report.runs and not any(str(run.get("backend")) == "nccl" for run in report.runs):

@@ -21,7 +21,9 @@ OTHERS = [
     "RuntimeError: CUDA out of memory",
     "}  # of another program",
 ]
-HOSTS = sorted(path.parent.name for path in (ROOT / "fixtures/hosts").glob("fake-*/snapshot.json"))
+HOSTS = sorted(
+    path.parent.name for name in ("fake-*", "this-machine") for path in (ROOT / "fixtures/hosts").glob(f"{name}/snapshot.json")
+)
 
 
 @functools.cache

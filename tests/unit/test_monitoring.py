@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ from netdoctor.cli import main, serve
 from netdoctor.plugins import load
 from netdoctor.report import formats
 from tests.support.facts.reports import EVERY
-from tests.support.machines.fetch import PROMETHEUS
+from tests.support.machines.fetch import PROMETHEUS, ROOT
 from tools import monitoring, reference
 
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=str(PROMETHEUS / "usr/bin"))
@@ -127,6 +129,25 @@ def test_a_look_without_a_report_leaves_no_old_verdict() -> None:
 def test_what_gives_no_report_is_none() -> None:
     assert serve.look([sys.executable, "-c", "raise SystemExit(2)"]) is None
     assert serve.look(["/no/such/program"]) is None
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_server_ends_when_it_is_told_to(first: bool) -> None:
+    """Also as process 1 of a container, which the kernel ends by no signal that it does not handle."""
+    line = [sys.executable, "-m", "netdoctor", "preflight", "--serve", "127.0.0.1:0", "--profile", "audit", "--no-allreduce"]
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if first and (os.geteuid() != 0 or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode):
+        pytest.skip("no process-id namespace may be made here")
+    with subprocess.Popen([*(alone if first else ()), *line], cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None and "metrics on" in process.stderr.readline()
+            doctor = process.pid
+            if first:
+                doctor = int(Path(f"/proc/{doctor}/task/{doctor}/children").read_text().split()[0])
+            os.kill(doctor, signal.SIGTERM)
+            assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(

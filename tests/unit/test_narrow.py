@@ -106,3 +106,33 @@ def test_what_is_for_a_machine_is_utf_8_in_every_locale(form: str, encoding: str
     line = [sys.executable, "-m", "netdoctor", "diagnose", str(machine), "-f", form]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, check=False, env=environ, timeout=60)
     assert "GPU2–mlx5_ib2" in done.stdout.decode("utf-8"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "has"),
+    [
+        (("schema", "ras"), "…"),
+        (("config", "show", "-f", "json"), "…/"),
+        (("deploy", "kubernetes"), "…"),
+        (("clean", "-"), "GPU2–mlx5_ib2"),
+        (("diagnose", "-"), "GPU2–mlx5_ib2"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "ascii"])
+def test_what_others_parse_is_utf_8_in_every_locale(
+    words: tuple[str, ...], has: str, encoding: str, tmp_path: pathlib.Path
+) -> None:
+    """JSON and YAML that go into a file or a pipe, and what comes from one."""
+    machine = (ROOT / "fixtures/hosts/azure-nd-h100-v5/snapshot.json").read_bytes()
+    (tmp_path / "…").mkdir()
+    environ = {
+        **os.environ,
+        "PYTHONIOENCODING": encoding,
+        "PYTHONUTF8": "0",
+        "NETDOCTOR_FORMAT": "json",
+        "NETDOCTOR_JOB_PATHS": f"{tmp_path}/…/",
+    }
+    line = [sys.executable, "-m", "netdoctor", *words]
+    given = "GPU2–mlx5_ib2\n".encode() if words[0] == "clean" else machine
+    done = subprocess.run(line, cwd=ROOT, input=given, capture_output=True, check=False, env=environ, timeout=60)
+    assert done.stdout.decode("utf-8").count(has), done.stderr

@@ -323,6 +323,17 @@ def test_the_verdict_names_what_could_not_be_told() -> None:
     assert got.text == "healthy: 1 passed, 1 skipped; could not tell: c.d"
 
 
+def test_healthy_without_gpus_is_where_all_could_be_told() -> None:
+    """No all-reduce by NCCL stands for what could not; the exit code and the status are as of every other node."""
+    none, net = result("hardware.accelerator", SKIP), result("net.reach", UNKNOWN)
+    got = verdict(none, result("a.b", PASS), net)
+    assert got.text == "nothing failed of what could be told without a GPU: 1 passed, 1 skipped; could not tell: net.reach"
+    assert (got.status, got.exit_code) == ("healthy", 0)
+    assert verdict(none, result("a.b", PASS)).text == "healthy: 1 passed, 1 skipped"
+    there = replace(none, findings=(replace(none.findings[0], status=PASS),))
+    assert verdict(there, result("a.b", PASS), net).text.startswith("healthy: 2 passed")
+
+
 def test_the_verdict_of_an_unhealthy_node() -> None:
     got = verdict(result("a.b", FAIL, cause="gdr_disabled"), result("c.d", FAIL, cause="mtu"), result("e.f", PASS), seen=PLAIN)
     assert got.text == "unhealthy: 1 critical, 1 warning: c.d, a.b"

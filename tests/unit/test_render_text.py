@@ -91,6 +91,24 @@ def test_a_machine_without_gpus_says_what_it_can_show() -> None:
     assert brief(report(none), width=60).endswith("; no GPU here: nothing seen of GPUs or NCCL")
 
 
+def test_the_first_line_shows_what_was_judged_and_nothing_else() -> None:
+    none = check("hardware.accelerator", Finding(Status.SKIP, "no accelerator"))
+    doubt, right, no = (Finding(s, "words", s.value) for s in (Status.UNKNOWN, Status.PASS, Status.SKIP))
+    some = (
+        none,
+        check("net.reach", doubt),
+        check("net.ports", right),
+        check("nccl.environment", doubt),
+        check("process.limits", no),
+    )
+    bare = replace(report(*some, check("node.clock", right, no)), runs=())
+    assert render(bare).splitlines()[0] == (
+        "no GPU here: this run shows the network in part and the node's state; nothing of GPUs, RDMA, NCCL, limits or variables"
+    )
+    blind = replace(report(none), runs=())
+    assert render(blind).splitlines()[0] == "no GPU here: this run shows nothing of GPUs, RDMA or NCCL"
+
+
 def test_runs_that_went_alike_are_one_line() -> None:
     run = {"backend": "nccl", "ranks": 2, "device": "cuda", "state": "finished", "verified": True}
     paths = [{**run, "path": f"inter-node mlx5_{n}:1"} for n in range(4)]

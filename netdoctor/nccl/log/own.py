@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 _LABEL: Final = rb"(?P<label>(?:\[[^\]\s]{1,100}\]:? ?|\d{1,6}: ?)?)"  # of srun --label, torchrun --tee, kubectl logs --prefix
 _HEAD: Final = re.compile(_LABEL + rb"netdoctor \d+\.\d+\S* on \S")
-_VERDICT: Final = re.compile(_LABEL + rb"(?:healthy|unhealthy|inconclusive|nothing failed (?:at|of)): ?\S?")
+_VERDICT: Final = re.compile(_LABEL + rb"(?:(?:healthy|unhealthy|inconclusive): ?\S?|nothing failed (?:at|of) \S)")
 _LINE: Final = re.compile(
     _LABEL
     + rb"(?: {9} *\S|(?:FAIL|WAIVED|UNKNOWN|ERROR) +(?:\[[a-z]+\] )?"
     + rb"(?:[a-z_]+\.[a-z_]+\b|\d+ checks (?:could not tell|have one mend))"
-    + rb"|(?:pass|skip|note) +[a-z_]+(?:\.[a-z_]+)?(?:[ ,:]|$)|(?:all-reduce|first|seen from|NCCL did not run): "
+    + rb"|(?:pass|skip|note) +[a-z_]+(?:\.[a-z_]+)?(?:[ ,:;]|$)|(?:all-reduce|first|seen from|NCCL did not run): "
     + rb"|a job here |this report is not whole: )"
 )
 _MESSAGE: Final = re.compile(_LABEL + rb"(?:netdoctor: |no GPU here: this run shows )")
