@@ -32,7 +32,7 @@ _SAFE_LATER: Final = {
     "net.ipv4.tcp_rmem": "1.32",
     "net.ipv4.tcp_wmem": "1.32",
 }
-# sysctl.d(5): in the order of names, whatever the folder, and the last wins; a site's file, as sysctl.conf's link, is often a 99-.
+# sysctl.d(5): in the order of names, whatever the folder, and the last wins; a site's own file is often a 99-.
 SYSCTL_FILE: Final = "/etc/sysctl.d/99-zz-netdoctor.conf"
 
 
