@@ -17,6 +17,15 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SHELL := /bin/sh
+# pip says what was not found, and not that it reached nobody.
+NO_PIP := echo "netdoctor: pip could not install that into $(VENV): it needs a package index that this machine reaches (pip config list; \
+  PIP_INDEX_URL=, PIP_FIND_LINKS=, HTTPS_PROXY=).  Without one: make pyz where there is one, and copy build/netdoctor.pyz" >&2; exit 1
+
+# A .venv knows its path (pip's scripts name it), so one whose clone was moved, whose Python is gone, or whose making was
+# interrupted before pip was in it, is made anew.  Whatever links lead here, its path is that of the folder itself.
+ifeq ($(shell test ! -e $(VENV) || { test -x $(BIN)/python && grep -qF "$$(pwd -P)/$(BIN)/python" $(BIN)/pip; } 2>/dev/null || echo stale),stale)
+.PHONY: $(BIN)/python $(VENV)/.run $(VENV)/.dev $(VENV)/.torch
+endif
 
 .PHONY: help preflight check test parts pyz release lab bench golden mutants fuzz docs libnccl newest-nccl torches gpu-proof clean
 
@@ -27,7 +36,7 @@ preflight: $(VENV)/.run $(VENV)/.torch  ## set up, look at this machine, run an 
 	@mkdir -p build
 	@set --; test ! -e $(VENV)/.netdoctor-torch || set -- --python "$$PWD/$(BIN)/python"; \
 	  $(BIN)/netdoctor preflight --output build/report.json "$$@" $(ARGS); \
-	  code=$$?; test ! -e build/report.json || echo "the whole report: build/report.json" >&2; exit $$code
+	  code=$$?; case $$code in 1|2|126|127) ;; *) echo "the whole report: build/report.json" >&2 ;; esac; exit $$code
 
 # One line where Python is too old or Debian split venv off, instead of a traceback.
 $(BIN)/python:
@@ -35,14 +44,15 @@ $(BIN)/python:
 	  { echo "netdoctor needs Python >= 3.10; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true). Name another: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "this Python has no venv module: install it (Debian, Ubuntu: apt install python3-venv), then run make again" >&2; exit 1; }
+	@test ! -e $(VENV) || echo "making $(VENV) anew: it is of another folder, its Python is gone, or it is not whole" >&2; rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	@$(PIP) --editable '.[junit,prometheus]'
+	@$(PIP) --editable '.[junit,prometheus]' || { $(NO_PIP); }
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev]' || { $(NO_PIP); }
 	@touch $@ $(VENV)/.run
 
 # The all-reduce goes through the torch of the job.  Only where no Python of the user has one, one is installed here; the
@@ -53,7 +63,7 @@ endif
 $(VENV)/.torch: | $(BIN)/python
 	@if found=$$($(BIN)/python tools/find_torch.py); then echo "using the torch of $$found" >&2; \
 	 elif [ -n "$(strip $(TORCH))" ]; then echo "no Python here has a torch: installing $(TORCH) into $(VENV)" >&2; \
-	   $(PIP) $(TORCH) && touch $(VENV)/.netdoctor-torch; fi
+	   { $(PIP) $(TORCH) || { $(NO_PIP); }; } && touch $(VENV)/.netdoctor-torch; fi
 	@echo '$(strip $(TORCH))' > $@
 
 check: $(VENV)/.dev  ## lint, types and unit tests

@@ -3,6 +3,8 @@
 import os
 import sys
 
+OLDEST = (3, 10)  # requires-python of pyproject.toml, which nobody reads where a clone is run as it lies
+
 
 def keep_to_ourselves() -> None:
     """As root: the libraries in this process see no variable that may name code.  os.environ stays: it is what is judged."""
@@ -15,6 +17,10 @@ def keep_to_ourselves() -> None:
 
 def main() -> None:
     """`netdoctor.cli.main.main`; what interrupts it where no report can be made is one line and 130, no traceback."""
+    if sys.version_info < OLDEST:
+        wanted, is_ = (".".join(str(number) for number in version[:2]) for version in (OLDEST, sys.version_info))
+        sys.stderr.write(f"netdoctor needs Python >= {wanted}; {sys.executable} is {is_}: name another\n")
+        sys.exit(2)
     try:
         if os.geteuid() == 0:
             keep_to_ourselves()
@@ -36,5 +42,13 @@ def main() -> None:
         sys.exit(130)
 
 
+def leave_folder() -> None:
+    """`python -m` puts the working folder first in sys.path: what somebody has there by the name of a module is the job's to
+    import, not ours.  This package knows where it lies."""
+    if not getattr(sys.flags, "safe_path", False):  # -P, -I, PYTHONSAFEPATH; of Python 3.11
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    leave_folder()
     main()

@@ -32,7 +32,8 @@ _SAFE_LATER: Final = {
     "net.ipv4.tcp_rmem": "1.32",
     "net.ipv4.tcp_wmem": "1.32",
 }
-SYSCTL_FILE: Final = "/etc/sysctl.d/90-netdoctor.conf"
+# sysctl.d(5): in the order of names, whatever the folder, and the last wins; a site's own file is often a 99-.
+SYSCTL_FILE: Final = "/etc/sysctl.d/99-zz-netdoctor.conf"
 
 
 def fix_sysctl(vantage: Vantage, name: str, value: str, *more: tuple[str, str]) -> Fix:

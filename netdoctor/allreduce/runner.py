@@ -287,7 +287,7 @@ class Session:
         error = refused.get("error", "")
         if refused.get("absent"):
             what, name = (Obstacle.NO_TORCH, "torch") if self.via is Caller.TORCH else (Obstacle.NO_NCCL, "libnccl")
-            return Reason(what, f"no {name}: {error}")
+            return Reason(what, f"no {name} in {self.python}: {error}")
         return Reason(Obstacle.IMPORT, f"{loading} fails: {error}")
 
     def _conduct(

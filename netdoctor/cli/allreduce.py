@@ -39,7 +39,7 @@ def allreduce(options: Options, place: Place, limits: Limits, snapshot: str | No
     except (setup.UsageError, membership.NodesError, SecretError) as error:
         return deliver.refuse(error, options)
     if here.local_rank:  # one process looks at each node; it starts the ranks itself
-        return run.ask_doctor()
+        return run.ask_doctor(quiet=options.quiet)
     deliver.foretell(options.output, options.termination_log, snapshot)  # and go on: the other nodes wait for this one
     limits = replace(limits, budget=config.budget_s or limits.budget)
     if here.count > 1 and secret.proof is Proof.NOTHING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -147,6 +149,8 @@ def _written(parsed: Parsed) -> list[Finding]:
         else:
             setting = Setting(name, written.value or "", written.source)
             wrong = written_wrong(name, setting, rule.value, f"{name}: {sentence}", f"correct {written.source}")
+            if rule is WritingRule.CARRIAGE_RETURN and wrong.fix and os.path.isfile(file := written.source.path or ""):
+                wrong = replace(wrong, fix=replace(wrong.fix, commands=(f"sed -i 's/\\r$//' {shlex.quote(file)}",)))
             found.append(replace(wrong, loss=STOPS) if rule is WritingRule.YAML_TYPE else wrong)
     return found
 

@@ -26,6 +26,7 @@ from netdoctor.process import far, signals
 from netdoctor.textsafe import clean
 
 WAIT: Final = 900.0  # seconds that a rank waits for its node's doctor: its own budget and a cold import of torch
+TOLD: Final = 10.0  # after which a rank says that it waits: ranks of one node start within seconds of each other
 SERVE: Final = 120.0  # seconds after the verdict until the last rank must have asked
 # Together these name one start of one job on one node; whichever are there.
 _NAMES: Final = names_of(Of.START, Of.NODE_START)
@@ -40,7 +41,7 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     launcher = detect(os.environ)
     others = (launcher.local_world or 1) - 1
     if launcher.local_rank:
-        code = ask_doctor()
+        code = ask_doctor(quiet=options.quiet)
     else:
         seen = seen_through(command)
         if seen.absent:
@@ -100,14 +101,24 @@ def _proxy(variables: Mapping[str, str]) -> int | None:
         return None
 
 
-def ask_doctor() -> int:
-    """The code of this node's doctor; 4 where none answers in time."""
+def ask_doctor(*, quiet: bool) -> int:
+    """The code of this node's doctor; 4 where none answers in time.  That none is there is said while it is waited for: what
+    carries a launcher's variables without being one of its ranks waits for a local rank 0 that nobody started."""
     address = _address(os.environ)
     signals.restore()  # what waits for others ends at once
     if (number := signals.pending()) is not None:
         return 128 + number
-    end = time.monotonic() + WAIT
+    begun = time.monotonic()
+    end, told = begun + WAIT, quiet
     while time.monotonic() < end:
+        if not told and time.monotonic() > begun + TOLD:
+            told = True
+            found = detect(os.environ)
+            print(
+                f"netdoctor: local rank {found.local_rank} (by {found.called}) waits for local rank 0 of this node, which is "
+                f"not there; {end - time.monotonic():.0f} s left.  One process a node is enough: srun --ntasks-per-node=1",
+                file=sys.stderr,
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(max(0.1, end - time.monotonic()))
             try:

@@ -39,7 +39,8 @@ def parse(text: str, source: str) -> tuple[Any, dict[Path, int]]:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ConfigError(error.problem or "not YAML", source=source, line=mark.line + 1 if mark else None) from None
+        tab = "; YAML indents with blanks, never with a TAB" if r"'\t'" in (error.problem or "") else ""
+        raise ConfigError(f"{error.problem or 'not YAML'}{tab}", source=source, line=mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise ConfigError(str(error).splitlines()[0], source=source) from None
     lines: dict[Path, int] = {(): 1}

@@ -250,7 +250,7 @@ def _file(path: str, *, must: bool) -> dict[str, Any] | None:
         raw = far.call(_bytes, path, path=os.path.abspath(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         if must or far.call(os.path.islink, path, path=os.path.abspath(path)):  # a ConfigMap's link that leads to nothing
-            raise ConfigError(error.strerror or str(error), source=path) from None
+            raise ConfigError(f"{error.strerror or error}{_leads(path)}", source=path) from None
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=path) from None
@@ -271,6 +271,14 @@ def _file(path: str, *, must: bool) -> dict[str, Any] | None:
     return _flatten(data, wrong)
 
 
+def _leads(path: str) -> str:
+    """Where a link leads that leads to nothing; "" of what is no link."""
+    try:
+        return f": it is a link to {far.call(os.readlink, path, path=os.path.abspath(path))}"
+    except (OSError, ValueError):
+        return ""
+
+
 def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, Any]:
     """The document as ``{"job.nodes": 4, …}``, every value checked."""
     if not isinstance(data, dict):
@@ -282,7 +290,7 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
     out: dict[str, Any] = {}
     for name, value in data.items():
         if name not in top:
-            raise wrong((name,), _unknown_key(name, top))
+            raise wrong((name,), _unknown_key(name, top, ""))
         if name not in sections:
             out[name] = _checked(name, value, (name,), wrong)
             continue
@@ -291,7 +299,7 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
         below = {key.partition(".")[2] for key in KEYS if key.startswith(f"{name}.")}
         for inner, given in (value or {}).items():
             if inner not in below:
-                raise wrong((name, inner), _unknown_key(inner, below))
+                raise wrong((name, inner), _unknown_key(inner, below, name))
             out[f"{name}.{inner}"] = _checked(f"{name}.{inner}", given, (name, inner), wrong)
     return {key: value for key, value in out.items() if value is not None}
 
@@ -306,11 +314,22 @@ def _checked(key: str, value: Any, at: Path, wrong: Callable[[Path, str], Config
     try:
         return None if value is None else KEYS[key].check(value)
     except WrongValueError as error:
-        raise wrong((*at, *error.path), error.message) from None
+        raise wrong((*at, *error.path), _with_meaning(key, error)) from None
 
 
-def _unknown_key(name: str, known: set[str]) -> str:
-    """``unknown key; did you mean nodes?``"""
+def _with_meaning(key: str, error: WrongValueError) -> str:
+    """What is wrong with a value, and what the key says: its unit stands there."""
+    return f"{error.message} ({KEYS[key].about})"
+
+
+def _unknown_key(name: str, known: set[str], section: str | None = None) -> str:
+    """``unknown key; did you mean nodes?``; `section`: that of the file where it stands, "": none."""
+    if section is not None:
+        places = [key.rpartition(".")[0] for key in KEYS if key.rpartition(".")[2] == name]
+        if places:
+            return (
+                f"unknown key here: it belongs under {places[0]}:" if places[0] else "unknown key here: it belongs at the top"
+            )
     return "unknown key" + (nearest(name, sorted(known), cutoff=0.5) or f"; known are {', '.join(sorted(known))}")
 
 
@@ -356,4 +375,4 @@ def _from_text(key: str, text: str, source: str) -> Any:
     try:
         return KEYS[key].check(from_text(KEYS[key].kind, text, source))
     except WrongValueError as error:
-        raise ConfigError(error.message, source=source, key=dotted(error.path)) from None
+        raise ConfigError(_with_meaning(key, error), source=source, key=dotted(error.path)) from None

@@ -7,7 +7,7 @@ subnet manager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import ip_network
 from typing import Final, NamedTuple
 
@@ -20,7 +20,6 @@ from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, count, missing
 from netdoctor.nccl import ifname, interfaces
 
-FAMILIES: Final = (4, 6)
 _TABLES: Final = {4: "arp_cache", 6: "ndisc_cache"}  # the kernel's names: net/ipv4/arp.c, net/ipv6/ndisc.c
 _ASK: Final = ("NCCL_SOCKET_FAMILY", "NCCL_IB_ADDR_FAMILY")
 
@@ -38,20 +37,24 @@ class Neighbours(NamedTuple):
 
 
 def of_job(
-    family: int, nodes: int, net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool | None
-) -> Neighbours | Unavailable:
-    """`sockets`: whether they carry the data; None: not known.
+    nodes: int, net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool | None
+) -> Mapping[int, Neighbours] | Unavailable:
+    """By family.  `sockets`: whether they carry the data; None: not known.
 
     IPv6 is what an interface talks that has no other address, and all of them where NCCL is asked to.
     """
     if isinstance(net.links, Unavailable):
         return net.links
-    asked = family == 6 and any(environ.get(name) == "AF_INET6" for name in _ASK)
-    every = [link for link in net.links if not interfaces.stays(net, link) and (asked or _main(link) == family)]
+    every = [link for link in net.links if not interfaces.stays(net, link)]
     talks = _talks(net, environ, rdma, version, sockets=sockets is True)
-    certain = _entries(family, nodes, (link for link in every if link.name in (talks or ())))
     idle = sockets is False and not isinstance(talks, Unavailable)  # what is not used for certain is not used at all
-    return Neighbours(certain, certain if idle else _entries(family, nodes, every))
+    asked = any(environ.get(name) == "AF_INET6" for name in _ASK)
+    found = {}
+    for family in _TABLES:
+        speak = [link for link in every if (asked and family == 6) or _main(link) == family]
+        certain = _entries(family, nodes, (link for link in speak if link.name in (talks or ())))
+        found[family] = Neighbours(certain, certain if idle else _entries(family, nodes, speak))
+    return found
 
 
 def judge(family: int, nodes: int, need: Neighbours, kernel: Kernel, mend: Callable[[int], Fix]) -> Iterator[Finding]:

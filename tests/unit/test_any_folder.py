@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,116 @@ def test_make_names_its_python_in_a_folder_with_blanks(tmp_path: Path) -> None:
     for name in ("bin/python", "bin/netdoctor", ".run", ".netdoctor-torch"):
         (folder / ".venv" / name).write_text(SAY)
         (folder / ".venv" / name).chmod(0o755)
+    (programs / "pip").write_text(f"#!{programs}/python\n")
     (folder / ".venv" / ".torch").write_text("some\n")
     command = ["make", "-s", "-C", str(folder), "preflight", "TORCH=some", "ARGS=--brief --only 'a b'"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     options = ["--output", "build/report.json", "--python", f"{programs}/python", "--brief", "--only", "a b"]
     assert done.stdout.splitlines() == ["preflight", *options]
+
+
+# A fake Python: it makes a .venv whose programs say what they were called with, and pip, which names its path.
+MAKES = """#!/bin/sh
+[ "$1" = -c ] && exit 0
+mkdir -p "$3/bin"
+for one in python netdoctor; do printf '#!/bin/sh\\necho "new: $*"\\n' > "$3/bin/$one"; chmod 755 "$3/bin/$one"; done
+echo "#!$(pwd -P)/$3/bin/python3" > "$3/bin/pip"
+"""
+
+
+def _whole(venv: Path) -> None:
+    """As it was made here."""
+
+
+def _moved(venv: Path) -> None:
+    (venv / "bin/pip").write_text("#!/where/it/was/.venv/bin/python3\n")
+
+
+def _without_python(venv: Path) -> None:
+    (venv / "bin/python").unlink()
+    (venv / "bin/python").symlink_to("/nowhere/python3")
+
+
+def _interrupted(venv: Path) -> None:
+    (venv / "bin/pip").unlink()
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+@pytest.mark.parametrize("hurt", [_whole, _moved, _without_python, _interrupted])
+@pytest.mark.parametrize("name", ["clone", "a user's clone"])
+def test_a_venv_that_cannot_be_used_is_made_anew(tmp_path: Path, hurt: Callable[[Path], None], name: str) -> None:
+    folder, python = tmp_path / name, tmp_path / "python3"
+    venv = folder / ".venv"
+    folder.mkdir()
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / "pyproject.toml").touch()
+    python.write_text(MAKES)
+    python.chmod(0o755)
+    command = ["make", "-s", "-C", str(folder), "preflight", "TORCH=", f"PYTHON={python}"]
+    subprocess.run(command, capture_output=True, check=True, timeout=60)
+    for file in (venv / "bin/python", venv / "bin/netdoctor"):
+        file.write_text(file.read_text().replace("new", "old"))
+    hurt(venv)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    again = [str(link) if word == str(folder) else word for word in command]
+    done = subprocess.run(again, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    anew = hurt is not _whole
+    assert done.stdout.splitlines()[-1].startswith(("new:" if anew else "old:") + " preflight")
+    assert ("anew" in done.stderr) is anew
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_an_old_report_is_not_called_this_looks(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "python3").write_text(MAKES)
+    (tmp_path / "python3").chmod(0o755)
+    command = ["make", "-s", "-C", str(tmp_path), "preflight", "TORCH=", f"PYTHON={tmp_path}/python3"]
+    subprocess.run(command, capture_output=True, check=True, timeout=60)
+    for code, told in ((0, True), (3, True), (4, True), (1, False), (2, False), (127, False)):
+        (tmp_path / ".venv/bin/netdoctor").write_text(f"#!/bin/sh\nexit {code}\n")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert ("the whole report" in done.stderr) is told
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_a_set_up_that_reaches_no_index_says_so(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "python3").write_text(MAKES.replace('echo "new: $*"', "exit 1"))
+    (tmp_path / "python3").chmod(0o755)
+    command = ["make", "-s", "-C", str(tmp_path), "preflight", "TORCH=", f"PYTHON={tmp_path}/python3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "needs a package index" in done.stderr
+
+
+# What users have in the folder where they start: named like modules of the standard library, and of others.
+OWN_FILES = ("json", "typing", "struct", "random", "typer", "yaml", "dataclasses", "torch")
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_a_users_file_takes_no_modules_place(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the user was imported')\n")
+    command = [sys.executable, "-m", "netdoctor", "list"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9"])
+def test_an_old_python_is_told_by_the_clone_too(version: str) -> None:
+    python = next((path for path in Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python3")), None)
+    found = shutil.which(f"python{version}") if python is None else str(python)
+    if found is None:
+        pytest.skip(f"no Python {version}")
+    command = [found, "-B", "-m", "netdoctor", "preflight"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("netdoctor needs Python >= 3.10; ")
+    assert f" is {version}: name another" in done.stderr
 
 
 @pytest.fixture

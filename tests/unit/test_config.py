@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import re
 import sys
 from pathlib import Path
 from subprocess import run
@@ -161,6 +162,30 @@ def test_an_error_names_file_line_and_key(tmp_path: Path, text: str, line: int, 
     assert (error.source, error.line, error.key) == (str(tmp_path / "config.yaml"), line, key)
     assert said in error.message
     assert str(error).startswith(f"{tmp_path}/config.yaml:{line}: ")
+
+
+# What somebody who never saw the documents needs beside the place: the unit, the section, what a parser's word means.
+TOLD = [
+    ("expected: {hca_rate_gbps: 400 Gbps}\n", "not '400 Gbps' (rate of every port of the job's RDMA devices, Gbit/s)"),
+    ("expected: {busbw_floor: {64M: 10 GB/s}}\n", "GB/s by size, {64M: 300})"),
+    ("gpus: 8\n", "gpus: unknown key here: it belongs under expected:"),
+    ("nodes: 8\n", "nodes: unknown key here: it belongs under job:"),
+    ("job: {gpus: 8}\n", "job.gpus: unknown key here: it belongs under expected:"),
+    ("expected: {fail_on: warning}\n", "expected.fail_on: unknown key here: it belongs at the top"),
+    ("profile: gate\n\tjob: {nodes: 1}\n", "; YAML indents with blanks, never with a TAB"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), TOLD)
+def test_an_error_says_what_is_wanted(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read(tmp_path, text)
+
+
+def test_a_link_to_nothing_is_told_with_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").symlink_to("/where/it/was.yaml")
+    with pytest.raises(ConfigError, match=r"No such file or directory: it is a link to /where/it/was\.yaml$"):
+        load(str(tmp_path / "job.yaml"), environ={}, site=str(tmp_path / "none"), euid=1000)
 
 
 def test_alias_bomb_is_refused_before_it_is_built(tmp_path: Path) -> None:

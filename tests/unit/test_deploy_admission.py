@@ -107,3 +107,8 @@ def test_others_are_not_held_to_it() -> None:
         SPEC["matchConditions"][0]["expression"], {"request": {"userInfo": {"username": name}}}
     )
     assert not held("system:node:gpu7") and held("system:serviceaccount:netdoctor:netdoctor-taint")
+    # kustomize's namespace, namePrefix and nameSuffix, and Helm's namespace, rename the account: it is held all the same
+    for account in ("ops:netdoctor-taint", "ops:site-netdoctor-taint", "ops:netdoctor-taint-a", "ops:site-netdoctor-taint-a"):
+        assert held(f"system:serviceaccount:{account}")
+    for account in ("netdoctor:default", "ops:taint", "ops:netdoctor", "ops:netdoctor-tainted", "a:b:netdoctor-taint"):
+        assert not held(f"system:serviceaccount:{account}")

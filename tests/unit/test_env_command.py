@@ -234,3 +234,10 @@ def test_two_homes_leave_it_open_what_is_set(monkeypatch: pytest.MonkeyPatch, tm
     for name in [n for n in os.environ if n.startswith("NCCL_")]:
         monkeypatch.delenv(name)
     assert run() == 4
+
+
+def test_lines_that_end_in_cr_lf_are_mended_by_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "a job.sh"
+    script.write_bytes(b"export NCCL_DEBUG=WARN\r\nsrun ./a\r\n")
+    assert run([str(script)]) == 3
+    assert f"sed -i 's/\\r$//' '{script}'" in capsys.readouterr().out

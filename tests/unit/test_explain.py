@@ -45,7 +45,7 @@ def test_a_check_is_explained() -> None:
         "TCP buffers or congestion control limit the sockets (cause tcp_tuning, warning unless",
         "cost: one stream cannot fill the link",
         "to mend it on the node\n  set net.ipv4.tcp_rmem to MIN DEFAULT MAX here\n    sysctl -w net.ipv4.tcp_rmem=",
-        "  to make it last\n    echo 'net.ipv4.tcp_rmem = MIN DEFAULT MAX' >> /etc/sysctl.d/90-netdoctor.conf",
+        "  to make it last\n    echo 'net.ipv4.tcp_rmem = MIN DEFAULT MAX' >> /etc/sysctl.d/99-zz-netdoctor.conf",
         "to mend it in Enroot (Pyxis), in Apptainer",
         "to mend it in Kubernetes",
         "read more\n  Linux Documentation/networking/ip-sysctl.rst",

@@ -30,10 +30,15 @@ def at(runtime: str | None) -> Vantage:
 RANGE = "net.ipv4.ip_local_port_range"
 
 
+@pytest.mark.parametrize("other", ["10-network.conf", "90-site.conf", "99-site.conf", "99-sysctl.conf"])
+def test_what_makes_a_sysctl_last_wins(other: str) -> None:
+    assert Path(SYSCTL_FILE).name > other
+
+
 @pytest.mark.parametrize(
     ("runtime", "name", "commands", "persistent"),
     [
-        (None, RANGE, (f"sysctl -w {RANGE}='1 2'",), (f"echo '{RANGE} = 1 2' >> /etc/sysctl.d/90-netdoctor.conf",)),
+        (None, RANGE, (f"sysctl -w {RANGE}='1 2'",), (f"echo '{RANGE} = 1 2' >> /etc/sysctl.d/99-zz-netdoctor.conf",)),
         ("docker", RANGE, (f"docker run --sysctl {RANGE}='1 2' …",), ()),
         ("podman", RANGE, (f"podman run --sysctl {RANGE}='1 2' …",), ()),
         ("lxc", RANGE, (f"docker run --sysctl {RANGE}='1 2' …", f"podman run --sysctl {RANGE}='1 2' …"), ()),
