@@ -15,8 +15,6 @@ from netdoctor.model import Kind, Unavailable, missing
 CHANNELS: Final = "/dev/nvidia-caps-imex-channels"  # IMEX Service for NVLink Networks: IMEX Channels
 SYSTEM_NOT_READY: Final = 802  # CUDA_ERROR_SYSTEM_NOT_READY (cuda.h)
 NO_CLUSTER: Final = "0" * 32  # a fabric that ends with the node: NCCL takes it for none (src/mnnvl.cc)
-
-
 READY: Final = "READY"
 CONNECTED: Final = "CONNECTED"
 
@@ -28,6 +26,10 @@ class ImexDomain:
     daemon: str  # "READY", "WAITING_FOR_PEERS", "UNAVAILABLE", …
     peers: tuple[str, ...] | Unavailable  # addresses of the other nodes of its domain; () where it is not ready
     lost: tuple[str, ...] = ()  # of them those to which it is not connected
+
+    @property
+    def ready(self) -> bool:
+        return self.daemon == READY
 
 
 @dataclass(frozen=True)
