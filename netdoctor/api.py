@@ -48,7 +48,7 @@ from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.plugins import Plugin
-from netdoctor.facts.ranks import Ranks, SeenRank, masked
+from netdoctor.facts.ranks import Ranks, SeenRank
 from netdoctor.facts.rdma import Gid, Provider, Rdma, RdmaDevice, RdmaPort, Uverbs
 from netdoctor.facts.reach import Path, Reach
 from netdoctor.facts.runs import (
@@ -72,6 +72,7 @@ from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_r
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
 from netdoctor.nccl import (
     affinity,
+    devices,
     direct_paths,
     gpudirect,
     hcas,
@@ -329,6 +330,7 @@ __all__ = [
     "cluster_network",
     "cost",
     "count",
+    "devices",
     "direct_paths",
     "expectation",
     "fail",
@@ -350,7 +352,6 @@ __all__ = [
     "job_torch",
     "layers",
     "loader_rules_say",
-    "masked",
     "missing",
     "nccl_environment",
     "nccl_integer",
