@@ -365,23 +365,21 @@ def _memlock(limit: int | Unavailable, here: Here, path: PathRun) -> Finding:
         return unknown(f"the locked-memory limit could not be read: {limit}", how="ulimit -l in the job")
     if (lifted := _lifted(limit, vantage)) is not None:
         return lifted
-    need, size = locked_memory.locked(here.intent, here.environ), size_text(limit)
-    said: dict[str, Any] = {"limit": limit, "least": locked_memory.LEAST, "most": need.most}
-    if limit >= need.plenty:
-        return ok(f"locked memory is limited to {size} a process, which is plenty", notes=(need.what,), **said)
-    alone = here.intent.communicators == 1 and not here.intent.all_to_all  # as in the path run
-    if alone and any(run.finished and transport.shown_network(run) == "IB" for run in path.runs or ()):
-        note = f"the limit is {size} a process: more channels or peers may need more"
-        return ok("the path run registered its memory and finished over RDMA", notes=(note, need.what), **said)
-    text = f"locked memory is limited to {size} a process"
+    text, need = f"locked memory is limited to {size_text(limit)} a process", locked_memory.locked(here.intent, here.environ)
+    notes = (need.what if need else f"what NCCL locks for this job could not be read: {need}",)
+    said: dict[str, Any] = {"limit": limit, "least": locked_memory.LEAST}
+    if need and limit >= need.plenty:
+        return ok(f"{text}, which is plenty", notes=notes, **said)
+    if need and need.plain and any(run.finished and transport.shown_network(run) == "IB" for run in path.runs or ()):
+        note = f"the limit is {size_text(limit)} a process: more channels or peers may need more"
+        return ok("the path run registered its memory and finished over RDMA", notes=(note, *notes), **said)
     if limit >= locked_memory.LEAST:
-        return replace(unknown(f"{text}: enough for some jobs", how="ulimit -l unlimited", **said), notes=(need.what,))
+        return replace(unknown(f"{text}: enough for some jobs", how="ulimit -l unlimited", **said), notes=notes)
     if here.no_gpu:
         return unknown(f"{text}; libcuda shows this container no GPU", how=NO_GPU, **said)
     fix = fix_container(vantage, "memlock")
-    return fail(
-        f"{text}: NCCL cannot register its buffers", cause="memlock", expected="unlimited", fix=fix, why=need.what, **said
-    )
+    text = f"{text}: NCCL cannot register its buffers"
+    return fail(text, cause="memlock", expected="unlimited", fix=fix, why=notes[0], **said)
 
 
 def _lifted(limit: int, vantage: Vantage) -> Finding | None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.intent import Intent
-from netdoctor.model import count, size_text
+from netdoctor.model import Unavailable, count, missing, size_text
 from netdoctor.nccl.integers import param
 
 LEAST: Final = 64 << 20  # on 2 channels at least, to a few peers and in two directions: tens of MiB of buffers
@@ -29,17 +29,21 @@ class Locked(NamedTuple):
 
     most: int  # bytes: staged, with all protocols, on all channels
     what: str  # that takes them
+    plain: bool  # one communicator, and no all-to-all: as a run of netdoctor's
 
     @property
     def plenty(self) -> int:
         return max(_PLENTY, self.most)
 
 
-def locked(intent: Intent, environ: Environ) -> Locked:
-    simple = max(param(environ.get("NCCL_BUFFSIZE"), _SIMPLE), _SIMPLE)
+def locked(intent: Intent, environ: Environ) -> Locked | Unavailable:
+    """Of an intent that could not be read the figures are the least that a job takes."""
+    given = environ.get("NCCL_BUFFSIZE")
+    if (lost := missing(intent.nodes, given)) is not None:
+        return lost
+    simple, number = max(param(given, _SIMPLE), _SIMPLE), intent.communicators
     pools = _POOLS if intent.all_to_all else 0
-    size = intent.communicators * (_CONNECTIONS * (simple + _OTHERS) + pools)
-    what = (
-        f"NCCL locks at most {size_text(size)} a rank: {count(intent.communicators, 'communicator')} of {_CONNECTIONS} buffers"
-    )
-    return Locked(size, f"{what} of {size_text(simple + _OTHERS)}{' and two pools for all-to-all' * bool(pools)}")
+    size = number * (_CONNECTIONS * (simple + _OTHERS) + pools)
+    each = f"{_CONNECTIONS} buffers of {size_text(simple + _OTHERS)}{' and two pools for all-to-all' * bool(pools)}"
+    what = f"NCCL locks at most {size_text(size)} a rank: {count(number, 'communicator')} of {each}"
+    return Locked(size, what, number == 1 and not pools)
