@@ -26,6 +26,7 @@ class ImexDomain:
     daemon: str  # "READY", "WAITING_FOR_PEERS", "UNAVAILABLE", …
     peers: tuple[str, ...] | Unavailable  # addresses of the other nodes of its domain; () where it is not ready
     lost: tuple[str, ...] = ()  # of them those to which it is not connected
+    version: str = ""  # of this node's daemon; "": not told
 
     @property
     def ready(self) -> bool:
@@ -88,4 +89,6 @@ def _imex(host: Host, net: Net) -> ImexDomain | Unavailable:
     if isinstance(said, Unavailable):
         return ImexDomain(daemon, said)
     others = {one: status for one, status in said.items() if one not in here}
-    return ImexDomain(daemon, tuple(others), tuple(one for one, status in others.items() if status != CONNECTED))
+    apart = tuple(one for one, status in others.items() if status != CONNECTED)
+    version: str | Unavailable = value((own or {}).get("version"), str, "version of the IMEX daemon")
+    return ImexDomain(daemon, tuple(others), apart, version or "")

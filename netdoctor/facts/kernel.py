@@ -33,6 +33,7 @@ class Kernel(Fact):
     limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
     shm_size: int | Unavailable  # bytes that the tmpfs on /dev/shm may hold
     shm_free: int | Unavailable  # of them those that nobody holds now
+    shm_by_default: bool = False  # nobody chose `shm_size`: it is half of the memory
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -104,6 +105,7 @@ _LIMITS: Final = {
 def probe(host: Host) -> Kernel:
     """Each source for itself: what could not be read is Unavailable in its own field."""
     release = read(host, "/proc/sys/kernel/osrelease")
+    shm, by_default = _shm_size(host)
     return Kernel(
         release=release and (release.strip() or Unavailable(Kind.EMPTY, "/proc/sys/kernel/osrelease")),
         command_line=read(host, "/proc/cmdline"),
@@ -111,29 +113,31 @@ def probe(host: Host) -> Kernel:
         memory_peers=_memory_peers(host),
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
-        shm_size=_shm_size(host),
+        shm_size=shm,
         shm_free=_shm_free(host),
+        shm_by_default=by_default,
     )
 
 
-def _shm_size(host: Host) -> int | Unavailable:
-    """size= of the tmpfs that is mounted last on /dev/shm (proc_pid_mountinfo(5)), in KiB; 0 is no limit.
+def _shm_size(host: Host) -> tuple[int | Unavailable, bool]:
+    """size= of the tmpfs that is mounted last on /dev/shm (proc_pid_mountinfo(5)), in KiB; 0 is no limit.  Beside it whether it
+    is the default.
 
     It is not shown where it is the default, half of the memory (mm/shmem.c, shmem_show_options, shmem_default_max_blocks).
     """
     text = read(host, "/proc/self/mountinfo")
     if isinstance(text, Unavailable):
-        return text
+        return text, False
     for line in reversed(text.splitlines()):
         left, _, right = line.partition(" - ")
         if left.split()[4:5] == ["/dev/shm"]:
             if right.split()[:1] != ["tmpfs"]:
-                return Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs")
+                return Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs"), False
             found = re.search(r"[ ,]size=(\d{1,15})k(?:,|$)", right, re.ASCII)
             size = int(found[1]) << 10 if found else None
             memory = size or _memory(host)
-            return memory // 2 if size is None and memory else memory
-    return Unavailable(Kind.ABSENT, "nothing is mounted on /dev/shm")
+            return memory // 2 if size is None and memory else memory, size is None
+    return Unavailable(Kind.ABSENT, "nothing is mounted on /dev/shm"), False
 
 
 def _shm_free(host: Host) -> int | Unavailable:
