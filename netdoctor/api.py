@@ -19,7 +19,7 @@ from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cgroups import Cap, Cgroups
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
-from netdoctor.facts.dcgm import Dcgm, Incident
+from netdoctor.facts.dcgm import Dcgm, Diagnosed, Incident, Outcome
 from netdoctor.facts.dcgm import Health as DcgmHealth
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
@@ -231,6 +231,7 @@ __all__ = [
     "Dcgm",
     "DcgmHealth",
     "DeviceNames",
+    "Diagnosed",
     "DirectPaths",
     "Environ",
     "Errors",
@@ -272,6 +273,7 @@ __all__ = [
     "NetErrors",
     "Node",
     "Obstacle",
+    "Outcome",
     "Pair",
     "Past",
     "Path",

@@ -19,7 +19,7 @@ missing nccl_environment nccl_integer nccl_param nccl_plugins nccl_ports net_plu
 parse_hcas parse_version path_limit rails rdma_handles seen_loaded shm_pool size_text skip tcp_window transport unknown
 usable used_nccl version_text without_p2p Path Reach
 SHM_REFUSED ShmProof Errors NetErrors SysctlFiles
-GIVE_PYTHON devices locked_memory
+GIVE_PYTHON devices locked_memory Diagnosed Outcome
 """
 
 
