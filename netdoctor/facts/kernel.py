@@ -114,7 +114,7 @@ def probe(host: Host) -> Kernel:
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
         shm_size=shm,
-        shm_free=_shm_free(host),
+        shm_free=_shm_free(host, shm),
         shm_by_default=by_default,
     )
 
@@ -140,14 +140,13 @@ def _shm_size(host: Host) -> tuple[int | Unavailable, bool]:
     return Unavailable(Kind.ABSENT, "nothing is mounted on /dev/shm"), False
 
 
-def _shm_free(host: Host) -> int | Unavailable:
+def _shm_free(host: Host, size: int | Unavailable) -> int | Unavailable:
     """statvfs(3); a tmpfs without a limit gives no blocks at all (mm/shmem.c, shmem_statfs), and so does what is no tmpfs."""
     got = mapping(host, "statvfs:/dev/shm")
     if isinstance(got, Unavailable):
         return got
     if got.get("size") != 0:
         return value(got.get("free"), int, "statvfs of /dev/shm")
-    size = _shm_size(host)
     return size if isinstance(size, Unavailable) else _memory(host)
 
 
