@@ -309,7 +309,7 @@ def _imex_domain(own: tuple[GpuState, ...], fabric: Fabric, vantage: Vantage) ->
         text = f"the IMEX daemon of this node is not ready ({told.daemon}): memory of other nodes cannot be reached over NVLink"
         mend = Fix(f"{place}see which node of its domain it waits for, and start IMEX there", logs)
         return fail(text, subject=DOMAIN, cause="imex", loss=cost.STOPS, fix=mend)
-    if told.daemon != "READY":
+    if not told.ready:
         text = (
             f"the IMEX daemon of this node does not serve ({told.daemon}): a fault, unless one of a ComputeDomain's pods does"
         )

@@ -2,9 +2,10 @@
 
 NVML tells ECC errors, remapped rows, retired pages, what lowers the clocks, and whether the driver wants a reset; the
 kernel's log has its errors (Xid, SXid) since boot, by NVIDIA's catalogue.  Power limit, ECC, modes and BAR1 are those of the
-node's other GPUs of that model, and so are the clocks while the all-reduce runs.  A power limit below the board's own default
-is named where the site does not say what it wants (expected.gpu_power_limit_w, which hardware.site judges), and so are clocks
-far below the board's own that no reason of NVML's explains (expected.gpu_clock_mhz).
+node's other GPUs of that model, and so are the clocks while the all-reduce runs; boards without a screen map all their memory
+by BAR1.  A power limit below the board's own default is named where the site does not say what it wants
+(expected.gpu_power_limit_w, which hardware.site judges), and so are clocks far below the board's own that no reason of NVML's
+explains (expected.gpu_clock_mhz).
 """
 
 from __future__ import annotations
@@ -110,7 +111,12 @@ RULES = (
     Rule("", "mig_waits", bool, MIG_WAITS, ERROR, cost.MIGHT),
     Rule("temperature", "hot", bool, "as hot as makes the hardware lower its clocks", SLOW, HALVED),
     Rule(
-        "BAR1", "bar1", lambda b: 0 <= b[0] - b[1] < LEAST_BAR1, "its BAR1 is full: RDMA cannot map more", ERROR, cost.SOMETIMES
+        "BAR1",
+        "bar1",
+        lambda b: b[0] and 0 <= b[0] - b[1] < LEAST_BAR1,
+        "its BAR1 is full: RDMA cannot map more",
+        ERROR,
+        cost.SOMETIMES,
     ),
 )
 REBOOT = frozenset({2, 7})  # a reset of the GPU does not end it
@@ -157,8 +163,9 @@ def gpu_health(
     place = expectation.place(vantage)
     yield from _now(own, place)
     alike = list[Finding]()
-    if len(own) > 1:
-        alike += expectation.findings(expectation.health(own), expectation.About("like GPUs", len(own), True, place))
+    if (like := expectation.health(own)).expectations or len(own) > 1:
+        what = "like GPUs" if len(own) > 1 else "GPU itself"
+        alike += expectation.findings(like, expectation.About(what, len(own), True, place))
     yield from alike
     if not expected.gpu_power_limit_w:
         named = {one.subject for one in alike if one.status is Status.FAIL and one.cause == SLOW}

@@ -1,6 +1,7 @@
 """Each rank of the job on this node has a GPU of its own, and it is the job's: nobody else computes on it.
 
-How many GPUs the job sees is hardware.accelerator's to say; this is about who takes which.
+How many GPUs the job sees is hardware.accelerator's to say; this is about who takes which.  A driver before R570 shows a
+process the first MIG instance of its mask alone; to NCCL before 2.30.3 two instances of one GPU are one GPU.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 from netdoctor.api import (
     FROM_JOB,
+    Baseline,
     Environ,
     Finding,
     Fix,
@@ -18,25 +20,30 @@ from netdoctor.api import (
     GpuUsers,
     Kind,
     Launcher,
+    Libraries,
     Pci,
     Ranks,
     Unavailable,
     Vantage,
+    Version,
     check,
     cost,
     count,
+    devices,
     expectation,
     fail,
     layers,
-    masked,
     missing,
     ok,
     skip,
     unknown,
+    used_nccl,
 )
 
 RANKS, USED, GIVEN = "ranks", "GPUs in use", "GPUs that were given"
 MPS = "CUDA_MPS_PIPE_DIRECTORY"
+PARTS = "name one MIG instance for each rank: CUDA_VISIBLE_DEVICES=MIG-UUID (nvidia-smi -L)"
+FIT = "see what NCCL makes of it: NCCL_DEBUG=WARN, netdoctor allreduce"
 MEND = Fix(
     "let the launcher give each rank a GPU of its own, or take CUDA_VISIBLE_DEVICES away and use the local rank",
     ("srun --gpus-per-task=1 --gpu-bind=single:1 …", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
@@ -50,7 +57,9 @@ STUCK = Fix(
 
 
 @check(id="gpu.mapping", title="Each rank has a GPU of its own, and it is the job's", cause="device_mapping")
-def gpu_mapping(pci: Pci, gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ, vantage: Vantage) -> Iterator[Finding]:
+def gpu_mapping(
+    pci: Pci, gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ, vantage: Vantage, libraries: Libraries, run: Baseline
+) -> Iterator[Finding]:
     if (nothing := expectation.without_gpus(pci, gpus)) is not None:
         yield nothing
         return
@@ -64,49 +73,40 @@ def gpu_mapping(pci: Pci, gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: En
     if lost is not None or isinstance(environ.launcher, Unavailable):
         yield unknown(f"which rank gets which GPU could not be read: {lost}", how=layers.look_for_gpus(gpus, vantage))
         return
-    yield _ranks(gpus, ranks, environ.launcher)
+    yield _ranks(gpus, ranks, environ.launcher, used_nccl(libraries, run), layers.crowds(environ))
     yield _given(gpus, environ, vantage)
     yield _used(gpus, users, ranks, environ)
 
 
-def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher) -> Finding:
-    """A mask of one is a rank's own; of several it takes that of its number on the node (LOCAL_RANK)."""
+def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavailable, crowds: bool) -> Finding:
+    """`crowds`: NCCL is told that several ranks may have one GPU."""
     if launcher.local_rank is None:
         return skip("this process is no rank: its launcher gives GPUs to ranks when it starts", subject=RANKS)
     if isinstance(ranks.seen, Unavailable):
         return unknown(f"the other ranks of this node could not be read: {ranks.seen}", subject=RANKS)
     own = [one for one in ranks.seen if one.same]
-    taken: dict[str, list[int]] = {}
-    without = []
-    for one in own:
-        has = masked(one.mask, gpus)
-        gpu = has[0] if len(has) == 1 else has[one.local_rank] if one.local_rank < len(has) else None
-        if gpu is None:
-            without.append(one.local_rank)
-        else:
-            taken.setdefault(gpu, []).append(one.local_rank)
-    shared = {gpu: some for gpu, some in taken.items() if len(some) > 1}
-    if shared:
-        gpu, some = min(shared.items(), key=lambda one: one[1])
-        return fail(
-            f"ranks {', '.join(map(str, some))} of this node take one GPU ({gpu}), by CUDA_VISIBLE_DEVICES and their numbers",
-            subject=RANKS,
-            cause="duplicate_gpu",
-            loss=cost.STOPS,
-            fix=MEND,
-            why="NCCL ends with: Duplicate GPU detected",
-        )
-    if without:
-        return fail(
-            f"CUDA_VISIBLE_DEVICES leaves no GPU for {'ranks' if without[1:] else 'rank'} {', '.join(map(str, without))} here",
-            subject=RANKS,
-            loss=cost.STOPS,
-            fix=MEND,
-        )
+    taken = devices.taken(own, gpus)
+    shared, text = devices.shared(taken, gpus, nccl, crowds), ""
+    if shared is not None:
+        numbers = ", ".join(map(str, shared.ranks))
+        text = f"ranks {numbers} of this node take {shared.what}, by CUDA_VISIBLE_DEVICES and their numbers"
+        if shared.allowed is False:
+            why = "NCCL ends with: Duplicate GPU detected"
+            return fail(text, subject=RANKS, cause="duplicate_gpu", loss=cost.STOPS, fix=MEND, why=why)
+    if some := taken.without:
+        text = f"CUDA_VISIBLE_DEVICES leaves no GPU for {'ranks' if some[1:] else 'rank'} {', '.join(map(str, some))} here"
+        return fail(text, subject=RANKS, loss=cost.STOPS, fix=MEND)
+    if taken.unclear:
+        rank, lost = min(taken.unclear.items())
+        return unknown(f"which GPU rank {rank} takes is not known: {lost}", subject=RANKS, how=PARTS)
+    if shared is not None and isinstance(shared.allowed, Unavailable):
+        return unknown(f"{text}: whether NCCL takes them is not known: {shared.allowed}", subject=RANKS, how=FIT)
     should = launcher.local_world
     if len(own) < len(ranks.seen) or not should or len(own) < should:
         text = f"{len(own)} of {should or 'the'} ranks of this node were seen, each with a GPU of its own"
         return unknown(text, subject=RANKS, how="the others start later, or have GPUs of their own by cgroup")
+    if shared is not None:
+        return skip(f"{text}, and NCCL_MULTI_RANK_GPU_ENABLE lets them", subject=RANKS)
     return ok(f"{count(len(own), 'rank')} of this node, each with a GPU of its own", subject=RANKS)
 
 

@@ -64,6 +64,9 @@ WITHOUT_NVML = "NCCL opens libnvidia-ml.so.1 at init, and ends where it is not t
 UTILITY = Fix("give the container the driver's tools, too", ("docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",))
 UNMASK = Fix("take CUDA_VISIBLE_DEVICES out of shell, image and job script", ("unset CUDA_VISIBLE_DEVICES",))
 LEFT_OUT = Fix("see why libcuda leaves it out", ("nvidia-smi -q -d COMPUTE,ECC", "dmesg | grep -i xid"))
+# NVIDIA Multi-Instance GPU User Guide, CUDA Device Enumeration
+ONE_INSTANCE = "CUDA shows a process one MIG instance, from driver R570 on one compute instance of each GPU instance"
+APART = Fix("name one MIG instance for each rank", ("nvidia-smi -L", "CUDA_VISIBLE_DEVICES=MIG-UUID"))
 FEWER = Fix("start as many ranks as there are GPUs", ("nvidia-smi -L",))
 
 
@@ -287,6 +290,12 @@ class Job:
         """Its server has numbered the devices anew, and may have fewer (NVIDIA MPS documentation, CUDA_VISIBLE_DEVICES)."""
         return bool(self.environ.get("CUDA_MPS_PIPE_DIRECTORY"))
 
+    def instances(self, names: tuple[str, ...]) -> bool:
+        """Whether there are MIG instances among them, and each is here."""
+        known = [uuid for row in self.rows if row.nvml is not None for uuid in row.nvml.mig_uuids or ()]
+        parts = [name for name in names if name.startswith("MIG-")]
+        return bool(parts) and all(any(one.startswith(name) for one in known) for name in parts)
+
     def contradiction(self, said: Said | None | Unavailable) -> Finding | None:
         """The mask names what is not there, or leaves less than the job is said to have."""
         if self.cuda > self.nvml and not any(row.parted for row in self.rows):
@@ -294,8 +303,11 @@ class Job:
         names = layers.named_gpus(self.mask or "")
         named = count(len(names), "GPU")
         if len(names) > self.cuda and not self.mps:
+            text = f"CUDA_VISIBLE_DEVICES names {named}, libcuda shows {self.cuda}"
+            if self.instances(names):
+                return fail(text, expected="one MIG instance for each rank", why=ONE_INSTANCE, fix=APART)
             return fail(
-                f"CUDA_VISIBLE_DEVICES names {named}, libcuda shows {self.cuda}: not all of {self.mask} are here",
+                f"{text}: not all of {self.mask} are here",
                 expected=f"{named} in libcuda",
                 why="CUDA ends the list at the first that is not there; numbers of the host mean others in a container",
                 fix=Fix("name them as nvidia-smi -L does here, or leave the variable to the launcher", ("nvidia-smi -L",)),

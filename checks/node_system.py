@@ -106,12 +106,13 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     tried, broken, good = system.tried, system.broken(vantage.euid == 0), system.good(vantage.euid == 0)
     lost = missing(*(room for room in tried.values() if not (isinstance(room, Unavailable) and room.kind is Kind.ABSENT)))
     none = not good and lost is None and vantage.job_environment
-    for name, words in broken.items():
-        mend = SPACE if system.full(name) else REPAIR
+    for name, (room, words) in broken.items():
+        mend = SPACE if room.full else REPAIR
         yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=cost.SOMETIMES, fix=mend)
     if none:
         said = ", ".join(
-            f"{name} {broken.get(name) or (room and room.error) or 'is not there'}" for name, room in tried.items()
+            f"{name} {broken[name][1] if name in broken else (room and room.error) or 'is not there'}"
+            for name, room in tried.items()
         )
         why = "Python's tempfile, and by it torchrun and a DataLoader, end with: No usable temporary directory found"
         text = f"no temporary file can be made: {said}"

@@ -91,7 +91,7 @@ def _judged(every: list[Pair | Unavailable], paths: DirectPaths, kind: str) -> I
     yield from (_redirected(pair, back, paths) for pair in back)
     rest = [pair for pair in pairs if pair not in back]
     unread = [one for one in rest if not paths.direct(one) and (paths.lost(one) is not None or paths.way.guest is not False)]
-    subject, modes = f"GPUs and {kind}s", _modes(paths)
+    subject = f"GPUs and {kind}s"
     if (untold := next((one for one in every if isinstance(one, Unavailable)), None)) is not None:
         yield unknown(
             f"which GPUs and {kind}s share a PCIe switch could not be told: {untold}", subject=subject, how="lspci -tv"
@@ -102,10 +102,10 @@ def _judged(every: list[Pair | Unavailable], paths: DirectPaths, kind: str) -> I
         text = f"whether switches turn data back (ACS) could not be read: {why}"
         if split := [pair.name for pair in unread if paths.split(pair)]:
             text += f"; they did when the kernel started, which keeps {', '.join(split)} in IOMMU groups of their own"
-        yield unknown(text, subject=subject, how=ROOT, iommu=modes)
+        yield unknown(text, subject=subject, how=ROOT, iommu=str(paths.way.iommu))
     elif rest:
         text = f"PCIe switches pass on what {len(rest)} pairs of GPUs and {kind}s send each other"
-        yield ok(text, subject=subject, notes=tuple(_notes(rest, paths)), iommu=modes)
+        yield ok(text, subject=subject, notes=tuple(_notes(rest, paths)), iommu=str(paths.way.iommu))
 
 
 def _redirected(pair: Pair, back: list[Pair], paths: DirectPaths) -> Finding:
@@ -113,7 +113,7 @@ def _redirected(pair: Pair, back: list[Pair], paths: DirectPaths) -> Finding:
     bridges, most, way = paths.turned_back(pair), paths.link(pair), paths.way
     names = ", ".join(f"{address} ({word})" for address, word in bridges.items())
     text = f"{names} turn{'' if len(bridges) > 1 else 's'} back to the CPU what goes between them"
-    said: dict[str, Any] = {"bridges": bridges, "iommu": _modes(paths)}
+    said: dict[str, Any] = {"bridges": bridges, "iommu": str(way.iommu)}
     if isinstance(way.guest, Unavailable):
         text = f"{text}, as it must in a virtual machine, and whether this is one could not be read: {way.guest}"
         return unknown(text, subject=pair.name, how="systemd-detect-virt", **said)
@@ -139,11 +139,6 @@ def _redirected(pair: Pair, back: list[Pair], paths: DirectPaths) -> Finding:
         ),
         **said,
     )
-
-
-def _modes(paths: DirectPaths) -> list[str]:
-    """Of the IOMMU (DMA, DMA-FQ, identity); [] where it is off."""
-    return sorted({str(group.kind) for group in (paths.way.groups or {}).values() if group})
 
 
 def _notes(pairs: list[Pair], paths: DirectPaths) -> Iterator[str]:

@@ -1,12 +1,14 @@
 """The RDMA devices that the job will use can be used where it runs: node, library, context, port, GID, locked memory.
 
-Devices that are not the job's (virtual functions of others, storage and management ports) say nothing.
+Locked memory (ulimit -l) holds for each rank by itself, against what NCCL registers at this job's size.  Devices that are not
+the job's (virtual functions of others, storage and management ports) say nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
@@ -41,6 +43,7 @@ from netdoctor.api import (
     fix_rdma_device,
     gpudirect,
     hcas,
+    locked_memory,
     missing,
     ok,
     parse_hcas,
@@ -52,10 +55,6 @@ from netdoctor.api import (
     usable,
 )
 
-# NCCL's host buffers per connection: 4 MiB Simple + 4.7 MiB LL128 + 0.5 MiB LL (src/include/device.h, src/init.cc), on 2 to
-# 32 channels, a few peers and two directions: a rank that stages needs tens of MiB at least, and up to some GiB.
-MEMLOCK_LEAST = 64 << 20
-MEMLOCK_PLENTY = 4 << 30
 NO_GPU = "is it meant for a job with GPUs?  Without one, NCCL has nothing to do here"
 SITE = frozenset({"count", "rate"})  # subjects of what the site states itself, whatever a job needs
 # What is true for the node whoever looks; the rest (rights, mapping, libraries) is the job's own affair.
@@ -358,7 +357,7 @@ def _rate(devices: list[RdmaDevice], choice: Selector | None, expected: Expected
 
 
 def _memlock(limit: int | Unavailable, here: Here, path: PathRun) -> Finding:
-    """Registered memory counts against RLIMIT_MEMLOCK (drivers/infiniband/core/umem.c)."""
+    """Registered memory counts against RLIMIT_MEMLOCK, of each rank by itself (drivers/infiniband/core/umem.c)."""
     vantage = here.vantage
     if not vantage.job_user:
         return unknown(f"the job's own locked-memory limit is not seen from here: {vantage.why_not}", how=FROM_JOB)
@@ -366,26 +365,21 @@ def _memlock(limit: int | Unavailable, here: Here, path: PathRun) -> Finding:
         return unknown(f"the locked-memory limit could not be read: {limit}", how="ulimit -l in the job")
     if (lifted := _lifted(limit, vantage)) is not None:
         return lifted
-    size = size_text(limit)
-    if limit >= MEMLOCK_PLENTY:
-        return ok(f"locked memory is limited to {size}, which is plenty", limit=limit)
-    if any(run.finished and transport.shown_network(run) == "IB" for run in path.runs or ()):
-        note = f"the limit is {size}: more channels or peers may need more"
-        return ok("the path run registered its memory and finished over RDMA", notes=(note,), limit=limit)
-    if limit >= MEMLOCK_LEAST:
-        return unknown(f"locked memory is limited to {size}: enough for some jobs", how="ulimit -l unlimited")
+    text, need = f"locked memory is limited to {size_text(limit)} a process", locked_memory.locked(here.intent, here.environ)
+    notes = (need.what if need else f"what NCCL locks for this job could not be read: {need}",)
+    said: dict[str, Any] = {"limit": limit, "least": locked_memory.LEAST}
+    if need and limit >= need.plenty:
+        return ok(f"{text}, which is plenty", notes=notes, **said)
+    if need and need.plain and any(run.finished and transport.shown_network(run) == "IB" for run in path.runs or ()):
+        note = f"the limit is {size_text(limit)} a process: more channels or peers may need more"
+        return ok("the path run registered its memory and finished over RDMA", notes=(note, *notes), **said)
+    if limit >= locked_memory.LEAST:
+        return replace(unknown(f"{text}: enough for some jobs", how="ulimit -l unlimited", **said), notes=notes)
     if here.no_gpu:
-        text = f"locked memory is limited to {size}; libcuda shows this container no GPU"
-        return unknown(text, how=NO_GPU, limit=limit)
+        return unknown(f"{text}; libcuda shows this container no GPU", how=NO_GPU, **said)
     fix = fix_container(vantage, "memlock")
-    if not vantage.in_container:
-        fix = Fix(
-            "lift the locked-memory limit of the job",
-            ("ulimit -l unlimited",),
-            ("'* - memlock unlimited' in /etc/security/limits.d/rdma.conf", "LimitMEMLOCK=infinity in slurmd's systemd unit"),
-        )
-    text = f"locked memory is limited to {size}: NCCL cannot register its buffers"
-    return fail(text, cause="memlock", expected="unlimited", fix=fix, limit=limit)
+    text = f"{text}: NCCL cannot register its buffers"
+    return fail(text, cause="memlock", expected="unlimited", fix=fix, why=notes[0], **said)
 
 
 def _lifted(limit: int, vantage: Vantage) -> Finding | None:

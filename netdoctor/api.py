@@ -19,7 +19,7 @@ from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cgroups import Cap, Cgroups
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
-from netdoctor.facts.dcgm import Dcgm, Incident
+from netdoctor.facts.dcgm import Dcgm, Diagnosed, Incident, Outcome
 from netdoctor.facts.dcgm import Health as DcgmHealth
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
@@ -48,7 +48,7 @@ from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.plugins import Plugin
-from netdoctor.facts.ranks import Ranks, SeenRank, masked
+from netdoctor.facts.ranks import Ranks, SeenRank
 from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice, Uverbs
 from netdoctor.facts.rdma_ports import Gid, RdmaPort
 from netdoctor.facts.reach import Path, Reach
@@ -74,11 +74,13 @@ from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_r
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
 from netdoctor.nccl import (
     affinity,
+    devices,
     direct_paths,
     gpudirect,
     hcas,
     ifname,
     interfaces,
+    locked_memory,
     neighbours,
     net_plugin,
     rails,
@@ -233,6 +235,7 @@ __all__ = [
     "Dcgm",
     "DcgmHealth",
     "DeviceNames",
+    "Diagnosed",
     "DirectPaths",
     "Environ",
     "Errors",
@@ -274,6 +277,7 @@ __all__ = [
     "NetErrors",
     "Node",
     "Obstacle",
+    "Outcome",
     "Pair",
     "Past",
     "Path",
@@ -334,6 +338,7 @@ __all__ = [
     "cluster_network",
     "cost",
     "count",
+    "devices",
     "direct_paths",
     "expectation",
     "fail",
@@ -355,7 +360,7 @@ __all__ = [
     "job_torch",
     "layers",
     "loader_rules_say",
-    "masked",
+    "locked_memory",
     "missing",
     "nccl_environment",
     "nccl_integer",

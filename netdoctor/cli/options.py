@@ -107,6 +107,10 @@ class Options:
         float | None,
         typer.Option("--budget", metavar="SECONDS", envvar="NETDOCTOR_BUDGET", help="For the all-reduces, in all."),
     ] = None
+    dcgm_diag: Annotated[
+        int | None,
+        typer.Option("--dcgm-diag", metavar="LEVEL", help="Have DCGM run its diagnostic (1 to 4) on idle GPUs."),
+    ] = None
     redact: Annotated[
         Texts,
         typer.Option("--redact", metavar="WORD", envvar="NETDOCTOR_REDACT", help="Also leave out this word (repeat)."),
@@ -144,12 +148,13 @@ class Options:
 
 _KEYS: Final = {
     name: {"budget": "budget_s"}.get(name, name)
-    for name in ("profile", "fail_on", "checks_dir", "python", "user", "via", "vantage", "budget")
+    for name in ("profile", "fail_on", "checks_dir", "python", "user", "via", "vantage", "budget", "dcgm_diag")
 }
 JUDGED: Final = ("config", "expect", "profile", "fail_on")
 TOLD: Final = ("format", "output", "brief", "redact")
 FOLDED: Final = (*TOLD, "verbose")
-LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", "no_allreduce", "no_cures", "budget", "quiet")
+_RUNS: Final = ("no_allreduce", "no_cures", "budget", "dcgm_diag")
+LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", *_RUNS, "quiet")
 
 
 @functools.cache

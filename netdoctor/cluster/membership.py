@@ -137,6 +137,8 @@ def _master(variables: Mapping[str, str]) -> str | None:
     for name in nodelist.WORKERS:
         if first := variables.get(name, "").partition(",")[0]:
             return first
+    if of_lsf := nodelist.of_lsf(variables):
+        return of_lsf[0]
     if (jobset := variables.get("JOBSET_NAME")) and (job := variables.get("REPLICATED_JOB_NAME")):
         return f"{jobset}-{job}-0-0.{jobset}"
     return None

@@ -71,6 +71,13 @@ class Family(Enum):
     KERNEL = ("kernel", "kernel", "drift", MIGHT)
     CLOCK = ("clock", "clock", "clock", NOTHING, "chronyc tracking, or timedatectl")
     IOMMU = ("iommu", "IOMMU of GPUs and HCAs", "drift", NOTHING)  # by itself it costs nothing: pci.path judges what may
+    ACS = ("acs", "PCIe ports that turn data back (ACS)", "drift", NOTHING)  # as the IOMMU's
+    IMEX = ("imex", "IMEX", "drift", MIGHT)
+    SHM = ("shm", "size of /dev/shm", "drift", MIGHT)
+    LIMIT = ("limit", "limit", "drift", MIGHT, "ulimit -a where the job runs; limits.d, LimitMEMLOCK and LimitNOFILE of slurmd")
+    ECC = ("ecc", "ECC of the GPUs", "drift", MIGHT, "nvidia-smi -q -d ECC")
+    MIG = ("mig", "MIG mode of the GPUs", "drift", MIGHT, "nvidia-smi -q | grep -A2 MIG")
+    POWER = ("power", "power limit of the GPUs", "drift", MIGHT, "nvidia-smi -q -d POWER")
     TORCH = ("torch", "torch", "version_mismatch", MIGHT)
     TORCH_CUDA = ("torch_cuda", "CUDA of torch", "version_mismatch", MIGHT)
     # Refused at the handshake from NCCL 2.23.4 on (src/bootstrap.cc), undefined before.
@@ -107,6 +114,8 @@ _PLAIN: Final = (
     (Family.KERNEL, "kernel"),
     (Family.CLOCK, "clock"),
     (Family.IOMMU, "iommu"),
+    (Family.IMEX, "imex"),
+    (Family.SHM, "shm"),
 )
 _FAMILIES: Final = {one.word: one for one in Family}
 
@@ -172,7 +181,7 @@ def traits(inventory: dict[str, Any], tool: str, is_default: Callable[[str, str]
         out[Trait(Family.NETDOCTOR)] = tool
     for family, key in _PLAIN:
         _put(out, Trait(family), inventory.get(key))
-    for part in (_software, _sysctls, _links, _gpus, _nics):
+    for part in (_software, _sysctls, _limits, _links, _gpus, _modes, _nics):
         part(out, inventory)
     variables = inventory.get("nccl_variables")
     if not isinstance(variables, dict) or "unavailable" in variables:
@@ -220,6 +229,17 @@ def _sysctls(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
         for name, value in list(sysctls.items())[:MAX]:
             if name not in _OWN_SYSCTLS:
                 _put(out, Trait(Family.SYSCTL, as_line(name, 100)), value)
+
+
+def _limits(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
+    """That of processes follows from the memory of a node (kernel/fork.c, set_max_threads)."""
+    limits, acs = inventory.get("limits"), inventory.get("acs")
+    if isinstance(limits, dict) and "unavailable" not in limits:
+        for name, value in list(limits.items())[:MAX]:
+            if name != "nproc":
+                _put(out, Trait(Family.LIMIT, as_line(name, 40)), value)
+    if isinstance(acs, dict) and type(acs.get("ports")) is int and type(acs.get("back")) is int:
+        out[Trait(Family.ACS)] = f"{acs['back']} of {acs['ports']}"
 
 
 def no_gpu(inventory: dict[str, Any]) -> bool:
@@ -293,6 +313,20 @@ def _gpus(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
     up = [g["nvlinks_up"] for g in every if isinstance(g.get("nvlinks_up"), int)]
     if up and len(up) == len(every):
         out[Trait(Family.NVLINKS)] = ", ".join(str(n) for n in sorted(set(up), reverse=True))
+
+
+def _modes(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
+    """What is set of all GPUs, each with what waits for its next reset."""
+    gpus = inventory.get("gpus")
+    every = [g for g in gpus[:MAX] if isinstance(g, dict)] if isinstance(gpus, list) else []
+    for family, name in ((Family.ECC, "ecc"), (Family.MIG, "mig")):
+        told = [(g.get(name), g.get(f"{name}_waits")) for g in every]
+        if told and all(isinstance(on, bool) and isinstance(waits, bool) for on, waits in told):
+            words = [f"{'on' if on else 'off'}{', another waits for a reset' if waits else ''}" for on, waits in told]
+            out[Trait(family)] = _multiset(words)
+    watts = [g["power_limit_w"] for g in every if type(g.get("power_limit_w")) is int]
+    if watts and len(watts) == len(every):
+        out[Trait(Family.POWER)] = _multiset([f"{one} W" for one in watts])
 
 
 def _nics(out: dict[Trait, str], inventory: dict[str, Any]) -> None:

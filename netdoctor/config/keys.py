@@ -60,10 +60,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _integer(low: int) -> Callable[[Any], int]:
+def _integer(low: int, high: float = math.inf) -> Callable[[Any], int]:
     def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise WrongValueError(f"must be a whole number from {low}, not {_shown(value)}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise WrongValueError(f"must be a whole number from {low}{f' to {high}' * (high < math.inf)}, not {_shown(value)}")
         return value
 
     return check
@@ -267,6 +267,7 @@ def _words(stricter: Callable[[Any, Any], Any], about: str) -> Key:
 
 
 _TEXT: Final = {"type": "string", "minLength": 1}
+_LEVEL: Final = {"type": "integer", "minimum": 1, "maximum": 4}
 _FOLDERS: Final = {"type": "array", "items": {"type": "string", "pattern": "^/"}}
 _WAIVER: Final = {
     "type": "object",
@@ -336,6 +337,7 @@ KEYS: Final[dict[str, Key]] = {
     # claiming the job's vantage turns unknowns into passes
     "vantage": _one_of(VANTAGES, _only_site, "where netdoctor stands, if it cannot tell"),
     "budget_s": _above_zero(_kept, "seconds for all all-reduces together"),
+    "dcgm_diag": Key("int", _integer(1, 4), _larger, "level of DCGM's diagnostic, run on idle GPUs; none if not said", _LEVEL),
     "lock": _switch(_larger, "what comes behind this file may only make it stricter", default=False),
 }
 

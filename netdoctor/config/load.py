@@ -87,6 +87,7 @@ class Config:
     via: str | None = None  # of facts.runs.Caller; None: torch where the job has it
     vantage: str | None = None
     budget_s: float | None = None
+    dcgm_diag: int | None = None
     lock: bool = False
     behind: tuple[str, ...] = ()  # keys that were said behind a lock: they may only make it stricter
     sources: Mapping[str, str] = field(default_factory=dict)  # of each key that was said: file, variables or command line
@@ -95,8 +96,8 @@ class Config:
     def as_answer(self) -> dict[str, Any]:
         """The answer to ``config:``, as JSON: only what was said.
 
-        Keys: profile, job {…}, expected {…, busbw_floor {"67108864": 10.0}}, python, user, vantage, budget_s, command and
-        launch (no options: what `netdoctor run` becomes, and what its launcher is told).
+        Keys: profile, job {…}, expected {…, busbw_floor {"67108864": 10.0}}, python, user, vantage, budget_s, dcgm_diag,
+        command and launch (no options: what `netdoctor run` becomes, and what its launcher is told).
         """
         floor = self.expected.busbw_floor
         expected = {**_said(self.expected)}
@@ -109,7 +110,7 @@ class Config:
         answer: dict[str, Any] = {"profile": self.profile, "job": job, "expected": expected}
         if self.behind:
             answer["behind_lock"] = list(self.behind)
-        for name in ("python", "user", "vantage", "budget_s", "command", "launch"):
+        for name in ("python", "user", "vantage", "budget_s", "dcgm_diag", "command", "launch"):
             if getattr(self, name) is not None:
                 answer[name] = getattr(self, name)
         return answer

@@ -22,6 +22,7 @@ CAUSES: Final = {
     Quantity.FAMILIES: "roce_gid",
     **dict.fromkeys((Quantity.CLOCK, Quantity.POWER), "gpu_slow"),
     Quantity.CLIQUE: "fabric_manager",
+    Quantity.BAR1: "gpu_error",
 }
 _STATE: Final = "state expected.{} in the configuration (netdoctor expect writes it)"
 _PARTS_OF_MANY: Final = frozenset({Quantity.THERE, Quantity.PORTS, Quantity.NEAREST, Quantity.GPUS_NEAR})
@@ -202,6 +203,11 @@ _FIXES: Final = {
     ),
     Quantity.CLOCK: ("see what lowers its clocks: heat, power, a lock", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER -i {}"),
     Quantity.POWER: ("give it the power limit of the others", "nvidia-smi -q -d POWER -i {}", "nvidia-smi -i {} -pl WATT"),
+    Quantity.BAR1: (
+        "let it map all its memory: firmware (Above 4G Decoding, MMIO High Size), or the hypervisor's MMIO space",
+        "nvidia-smi -q -d MEMORY -i {}",
+        "lspci -vv -s {at} | grep -e Region -e BAR",
+    ),
     Quantity.CLIQUE: ("give it the partition of the others", "nvidia-smi -q -i {} | grep -A6 Fabric"),
     Quantity.ECC: ("switch ECC as on the others, then reset it", "nvidia-smi -i {} -e 1", "nvidia-smi -i {} -r"),
     Quantity.PERSISTENCE: ("let the daemon keep all GPUs up", "systemctl enable --now nvidia-persistenced"),

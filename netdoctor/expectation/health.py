@@ -1,9 +1,12 @@
 """Source: siblings, of the state of GPUs: power limit, ECC, persistence and BAR1 as those of their model, clocks under load.
 
+And the device: boards without a screen map all of their memory.
+
 Not their compute mode: a batch system changes it for the GPUs of one job (LSF, `bsub -gpu mode=exclusive_process`)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,7 +24,7 @@ from netdoctor.facts.gpu_health import (
     GpuState,
 )
 from netdoctor.facts.gpu_load import GpuLoad, Load
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, missing
 
 SAMPLES: Final = 3  # moments under load, before a clock says something
 # Of the highest clock that a board knows.  Consumer boards run at four fifths of it with no reason named (a GeForce RTX 3090's
@@ -30,13 +33,27 @@ LOW: Final = 0.75
 EXPLAINED: Final = (HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE, SW_POWER, SYNC_BOOST, DISPLAY)
 SEEN: Final = 2  # moments with a reason, which one alone may be by chance
 MIB: Final = 1 << 20
+# Boards without a connector for a screen, which come with a BAR1 of all their memory and more: a V100 of 16 GiB has 16, an
+# A100 of 80 has 128.  Those with one (A40, L40, RTX) and a T4 have 256 MiB in one of their modes; a vGPU's name ends in its
+# profile (A100-40C), and of GH200 and GB200 the CPU maps the memory by NVLink.
+_MAPS_ALL: Final = re.compile(
+    r"(?:NVIDIA |Tesla )?(?:V100S?|A100|A800(?! 40GB Active)|A30|H100|H800|H200|H20|B200|B300)(?:-SXM\S*|-PCI\S*| .*)?"
+)
+_SIZES: Final = "GPUDirect RDMA: PCI BAR sizes"
 Has = dict[Quantity, Value | None | Unavailable]
 
 
 def comparison(gpus: tuple[GpuState, ...]) -> Comparison:
-    """What those of one model share by how the node was set up."""
+    """What those of one model share by how the node was set up, and what a board has by itself."""
     parts = tuple(_part(gpu) for gpu in gpus)
-    return Comparison(parts, tuple(siblings.of(parts)))
+    whole = [gpu for gpu in gpus if gpu.mig is False and isinstance(gpu.name, str) and _MAPS_ALL.fullmatch(gpu.name)]
+    lost = missing(*(gpu.memory for gpu in whole if not isinstance(gpu.bar1, Unavailable)))
+    own = tuple(
+        Expectation(gpu.place, Quantity.BAR1, gpu.memory / MIB, Source.DEVICE, "of all its memory", cites=_SIZES)
+        for gpu in whole
+        if isinstance(gpu.memory, int) and gpu.bar1 and gpu.bar1[0]
+    )
+    return Comparison(parts, (*siblings.of(parts), *own), lost)
 
 
 def _part(gpu: GpuState) -> Part:

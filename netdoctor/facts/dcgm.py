@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netdoctor.facts import layers
 from netdoctor.facts.base import Fact
+from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, question, value
 from netdoctor.model import Kind, Unavailable, Word, missing
 
@@ -20,6 +23,10 @@ _IMEX: Final = re.compile(
     r"IMEX (?:domain|daemon) status is [^()]{0,40}\([^)]{0,40}\)|"
     "Check IMEX installation, configuration, domain and daemon status, and network connectivity"
 )
+# Of dcgmi diag, by level: NVIDIA names seconds, two minutes, half an hour and one to two hours (DCGM Diagnostics, Run Levels);
+# twice as much and more, for they grow with the GPUs.
+SECONDS: Final = {1: 180, 2: 900, 3: 3600, 4: 14400}
+HELD: Final = 256 << 20  # bytes of an idle GPU, as gpu.mapping's
 _SKIPPED: Final = " ,;."
 _HEALTHY: Final = "Healthy"
 
@@ -42,6 +49,33 @@ class Incident:
     text: str
 
 
+class Outcome(Word):
+    """dcgmDiagResult_t, as dcgmi writes it (dcgmi/Diag.cpp, HelperDisplayDiagResult)."""
+
+    PASS = "Pass"
+    SKIP = "Skip"
+    WARN = "Warn"
+    FAIL = "Fail"
+
+
+@dataclass(frozen=True)
+class DiagResult:
+    """What its diagnostic says of one test."""
+
+    test: str  # "Memory Bandwidth"
+    entity: str  # "GPU 3", "" where it names none
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """The diagnostic that was asked for."""
+
+    level: int
+    results: tuple[DiagResult, ...] | Unavailable
+
+
 @dataclass(frozen=True)
 class Dcgm(Fact):
     """`watching` False: its daemon answers, and nobody told it to watch."""
@@ -49,9 +83,10 @@ class Dcgm(Fact):
     installed: bool | Unavailable  # dcgmi is there
     watching: bool | Unavailable
     incidents: tuple[Incident, ...] | Unavailable  # but those of IMEX
+    diagnosed: Diagnosed | None | Unavailable = None  # None: nobody asked for it
 
 
-def probe(host: Host, gpus: Gpus) -> Dcgm | Unavailable:
+def probe(host: Host, gpus: Gpus, vantage: Vantage, environ: Environ) -> Dcgm | Unavailable:
     """Not where there is no NVML, or no GPU by it: there DCGM has nothing to watch."""
     if gpus.all == ():
         return Unavailable(Kind.UNSUPPORTED, "NVML shows no GPU")
@@ -61,12 +96,58 @@ def probe(host: Host, gpus: Gpus) -> Dcgm | Unavailable:
     program = next((path for path, there in found.items() if not isinstance(there, Unavailable)), None)
     if program is None:
         lost = next((one for one in found.values() if isinstance(one, Unavailable) and one.kind is not Kind.ABSENT), None)
-        return Dcgm(False, False, ()) if lost is None else lost
+        absent = Unavailable(Kind.ABSENT, "no dcgmi")
+        return Dcgm(False, False, (), _asked(host, lambda _: absent)) if lost is None else lost
     got = mapping(host, question("dcgm", program=program))
     if isinstance(got, Unavailable):
-        return Dcgm(True, got, got)
+        return Dcgm(True, got, got, _asked(host, lambda _: got))
     watching = value(got.get("watching"), bool, "whether DCGM watches")
-    return Dcgm(True, watching, _incidents(got) if watching else ())
+    diagnosed = _asked(host, lambda level: _diagnose(host, program, level, not_idle(gpus, vantage, environ)))
+    return Dcgm(True, watching, _incidents(got) if watching else (), diagnosed)
+
+
+def _asked(host: Host, run: Callable[[int], tuple[DiagResult, ...] | Unavailable]) -> Diagnosed | None | Unavailable:
+    """Only on request (dcgm_diag)."""
+    config = mapping(host, "config:")
+    if isinstance(config, Unavailable):
+        return config
+    level = config.get("dcgm_diag")
+    return Diagnosed(level, run(level)) if type(level) is int and level in SECONDS else None
+
+
+def not_idle(gpus: Gpus, vantage: Vantage, environ: Environ) -> str | None:
+    """Why the daemon's GPUs may be another's, or this job's own ranks may be on them: a diagnostic would disturb them."""
+    launcher = environ.launcher
+    if isinstance(launcher, Unavailable) or launcher.local_rank is not None:
+        return "this is a rank of a job, and others may be on these GPUs"
+    if layers.may_share(vantage):
+        return "DCGM's daemon sees all GPUs of the node, and here may be a share of them: ask for it on the node itself"
+    if (lost := missing(gpus.all)) is not None or not gpus.all:
+        return f"which GPUs there are could not be read: {lost}"
+    for gpu in gpus.all:
+        if (lost := missing(gpu.processes, gpu.memory_used)) is not None:
+            return f"whether {gpu.uuid} is in use could not be read: {lost}"
+        if gpu.processes or (gpu.memory_used or 0) > HELD:
+            return f"{gpu.uuid} is in use"
+    return None
+
+
+def _diagnose(host: Host, program: str, level: int, busy: str | None) -> tuple[DiagResult, ...] | Unavailable:
+    if busy is not None:
+        return Unavailable(Kind.REFUSED, busy)
+    got = mapping(host, question("dcgm_diag", level=level, program=program, seconds=SECONDS[level]))
+    rows: list[Any] | Unavailable = got if isinstance(got, Unavailable) else value(got.get("results"), list, "DCGM's tests")
+    if isinstance(rows, Unavailable):
+        return rows
+    if (got or {}).get("left_out"):
+        return Unavailable(Kind.MALFORMED, "more tests than are read")
+    known = {one.value: one for one in Outcome}
+    if not rows or not all(isinstance(row, list) and len(row) == 4 and all(isinstance(x, str) for x in row) for row in rows):
+        return Unavailable(Kind.MALFORMED, "DCGM's tests" if rows else "it names no test")
+    odd = next((row[2] for row in rows if row[2] not in known), None)
+    if odd is not None:
+        return Unavailable(Kind.MALFORMED, f"a test ended with {odd[:40]!r}")
+    return tuple(DiagResult(test, entity, known[status], text) for test, entity, status, text in rows)
 
 
 def _incidents(told: Mapping[str, Any]) -> tuple[Incident, ...] | Unavailable:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from netdoctor.environment import of_job
+from netdoctor.facts import nodelist
 from netdoctor.facts.base import Fact
 from netdoctor.facts.job import section
 from netdoctor.facts.launcher import Launcher, detect, in_command
@@ -91,6 +92,7 @@ class Environ(Fact):
     topology: tuple[str, ...] = ()  # PCI addresses of the GPUs in the file of NCCL_TOPO_FILE
     plugin_files_gone: tuple[str, ...] = ()  # of `PLUGIN_FILES` those that name no file
     graph: tuple[int, ...] = ()  # NVML's numbers of the GPUs in the file of NCCL_GRAPH_FILE
+    hosts: tuple[str, ...] | None | Unavailable = None  # of the job, by its batch system's file; None: no such file
 
     @property
     def of_the_node(self) -> Environ:
@@ -177,7 +179,8 @@ def probe(host: Host) -> Environ:
     unread = {str(n): str(text) for n, text in texts.items() if isinstance(text, Unavailable) and n not in lost}
     gone = tuple(name for name in PLUGIN_FILES if _gone(host, nccl, name))
     own, numbers = _gpus_of(texts.get("NCCL_TOPO_FILE", "")), _numbers_of(texts.get("NCCL_GRAPH_FILE", ""))
-    return Environ(variables, nccl, _launcher(host, variables), files, lost, unread, own, gone, numbers)
+    hosts = _hosts(host, variables)
+    return Environ(variables, nccl, _launcher(host, variables, hosts), files, lost, unread, own, gone, numbers, hosts)
 
 
 def _gone(host: Host, nccl: Mapping[str, Setting] | Unavailable, name: str) -> bool:
@@ -197,9 +200,12 @@ def _numbers_of(xml: str | Unavailable) -> tuple[int, ...]:
     return tuple(sorted({int(number) for number in re.findall(r'<gpu dev="(\d{1,4})"', xml or "")}))
 
 
-def _launcher(host: Host, variables: Mapping[str, str]) -> Launcher:
+def _launcher(host: Host, variables: Mapping[str, str], hosts: tuple[str, ...] | None | Unavailable) -> Launcher:
+    """Where nothing else tells how many nodes there are, the list of them does."""
     told = section(host, "launch")
-    around = _listed(host, detect(variables), variables)
+    around = detect(variables)
+    if hosts and around.nodes_unsaid:
+        around = replace(around, nodes=len(hosts))
     return in_command(around, told) if told else around
 
 
@@ -208,11 +214,15 @@ def _text_of(host: Host, path: str) -> str | Unavailable:
     return there if isinstance(there, Unavailable) and there.kind is Kind.ABSENT else read(host, path)
 
 
-def _listed(host: Host, launcher: Launcher, variables: Mapping[str, str]) -> Launcher:
-    """The nodes of PBS_NODEFILE, which names each once for every rank (pbs_resources(7)), where nothing else tells."""
-    path = variables.get("PBS_NODEFILE", "")
-    text = read(host, path) if launcher.nodes_unsaid and path.startswith("/") else ""
-    return replace(launcher, nodes=len(set(text.split())) or None) if text and launcher.nodes is None else launcher
+def _hosts(host: Host, variables: Mapping[str, str]) -> tuple[str, ...] | None | Unavailable:
+    path = next((one for name in nodelist.FILES if (one := variables.get(name, "")).startswith("/")), None)
+    if path is None:
+        return None
+    text = read(host, path)
+    if isinstance(text, Unavailable):
+        return text
+    found = nodelist.once(text.split())
+    return Unavailable(Kind.MALFORMED, f"the list of hosts {path}") if found is None else found
 
 
 def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...]:

@@ -15,8 +15,6 @@ from netdoctor.model import Kind, Unavailable, missing
 CHANNELS: Final = "/dev/nvidia-caps-imex-channels"  # IMEX Service for NVLink Networks: IMEX Channels
 SYSTEM_NOT_READY: Final = 802  # CUDA_ERROR_SYSTEM_NOT_READY (cuda.h)
 NO_CLUSTER: Final = "0" * 32  # a fabric that ends with the node: NCCL takes it for none (src/mnnvl.cc)
-
-
 READY: Final = "READY"
 CONNECTED: Final = "CONNECTED"
 
@@ -28,6 +26,11 @@ class ImexDomain:
     daemon: str  # "READY", "WAITING_FOR_PEERS", "UNAVAILABLE", …
     peers: tuple[str, ...] | Unavailable  # addresses of the other nodes of its domain; () where it is not ready
     lost: tuple[str, ...] = ()  # of them those to which it is not connected
+    version: str = ""  # of this node's daemon; "": not told
+
+    @property
+    def ready(self) -> bool:
+        return self.daemon == READY
 
 
 @dataclass(frozen=True)
@@ -86,4 +89,6 @@ def _imex(host: Host, net: Net) -> ImexDomain | Unavailable:
     if isinstance(said, Unavailable):
         return ImexDomain(daemon, said)
     others = {one: status for one, status in said.items() if one not in here}
-    return ImexDomain(daemon, tuple(others), tuple(one for one, status in others.items() if status != CONNECTED))
+    apart = tuple(one for one, status in others.items() if status != CONNECTED)
+    version: str | Unavailable = value((own or {}).get("version"), str, "version of the IMEX daemon")
+    return ImexDomain(daemon, tuple(others), apart, version or "")

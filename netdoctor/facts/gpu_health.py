@@ -71,6 +71,7 @@ class GpuState:
     ecc_waits: bool | Unavailable = _NOT_ASKED  # another ECC mode than the present one is pending
     mig_waits: bool | Unavailable = _NOT_ASKED
     power_default: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # mW, of the board as it boots
+    memory: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # bytes
 
     @property
     def hot(self) -> bool | Unavailable:
@@ -170,6 +171,7 @@ def _gpu(one: dict[str, Any]) -> GpuState:
         fabric=_fabric(one.get("fabric") if lost is None else lost),
         power_default=of("power_default", int),
         ecc_waits=ecc if isinstance(ecc, Unavailable) else ecc[0] != ecc[1],
+        memory=top("memory_total", int),
         mig_waits=top("mig_waits", bool) if "mig_waits" in one or lost is not None else _NOT_ASKED,
     )
 

@@ -13,24 +13,27 @@ from netdoctor.environment import Of, names_of
 from netdoctor.facts import registry
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.fabric import Fabric
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.gpu_health import GpuHealth
-from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.kernel import UNLIMITED, Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import text
 from netdoctor.facts.net import Link, Net
 from netdoctor.facts.pci import Pci, PciDevice
-from netdoctor.facts.pci_path import PciPath
+from netdoctor.facts.pci_path import BACK, PciPath
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.rdma_ports import RdmaPort
 from netdoctor.facts.registry import Facts
-from netdoctor.model import Json, Kind, Unavailable, missing, plain
+from netdoctor.facts.vantage import Vantage
+from netdoctor.model import Json, Kind, Unavailable, missing, plain, size_text
 
 T = TypeVar("T")
 
 # Name the process or the run, not the node's set-up: they differ between healthy nodes.
 _OF_THE_RUN: Final = frozenset(names_of(Of.RUN, Of.PROCESS))
+_NO_VERSION: Final = Unavailable(Kind.UNSUPPORTED, "nvidia-imex-ctl names no version")
 _NO_STATE: Final = Unavailable(Kind.NOT_READ, "the state of this GPU was not told")
 
 
@@ -42,6 +45,10 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     kernel                  release
     clock                   "kept in time", or "runs free": nothing keeps it, by the kernel's word
     iommu                   of the groups of GPUs and HCAs: "identity", "DMA-FQ", "off"; null: there are none
+    acs                     {ports, back}: above GPUs and HCAs, and those of them that turn data back to the CPU
+    imex                    version of the IMEX daemon
+    shm                     size of /dev/shm, "64 MiB"; "half of the memory" where nobody chose it
+    limits                  {name: soft limit, or "unlimited"} of the job's user
     torch                   {version, cuda}
     nccl                    {version, source, path, plugins: [names]}; source is "run", "torch" or "loader"
     nccl_interface          {name, address, prefix, mtu}: the interface that NCCL itself takes; null: none
@@ -49,7 +56,7 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     sysctls                 {name: text}
     links                   [{name, kind, up, mtu, physical, addresses: ["10.0.0.7/24"], driver, speed_mbps}]
     gpus                    [{index, name, uuid, pci, numa_node, memory_total, nvlinks_up, nvlinks,
-                            power_limit_w}]
+                            power_limit_w, ecc, ecc_waits, mig, mig_waits}]
     nics                    [{name, pci, driver, firmware, numa_node, virtual_function, ports: [{number, state,
                             link_layer, rate_gbps, gids: [{index, kind, value}]}]}]
     pci                     [{address, kind, id, numa_node, root, path, link: {speed, width, max_speed, max_width}}]
@@ -70,6 +77,10 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
         "kernel": plain(kernel.release),
         "clock": plain(clock.kept) if isinstance(clock.kept, Unavailable) else "kept in time" if clock.kept else "runs free",
         "iommu": plain(way.iommu),
+        "acs": _acs(way),
+        "imex": _imex(registry.of(have, "Fabric")),
+        "shm": _shm(kernel),
+        "limits": _limits(kernel, registry.of(have, "Vantage")),
         "torch": _columns(libraries.torch, "version cuda") if libraries.torch else plain(libraries.torch),
         "nccl": _nccl(have, libraries),
         "nccl_interface": _nccl_interface(registry.of(have, "NcclChoice"), net),
@@ -122,6 +133,34 @@ def _nccl_interface(choice: NcclChoice, net: Net) -> Json:
     return {"name": name, "address": plain(address), "prefix": prefix, "mtu": link.mtu if link else None}
 
 
+def _acs(way: PciPath) -> Json:
+    """Of what could be read of ports that can turn data back."""
+    if isinstance(way.config, Unavailable):
+        return plain(way.config)
+    ports = [one for one in way.config.values() if not isinstance(one, Unavailable) and one.acs is not None]
+    lost = missing(*way.config.values())
+    return {"ports": len(ports), "back": sum(bool(one.turns_back(BACK)) for one in ports)} if lost is None else plain(lost)
+
+
+def _imex(fabric: Fabric) -> Json:
+    domain = fabric.imex
+    return plain(domain) if isinstance(domain, Unavailable) else domain.version or plain(_NO_VERSION)
+
+
+def _shm(kernel: Kernel) -> Json:
+    size = kernel.shm_size
+    if isinstance(size, Unavailable):
+        return plain(size)
+    return "half of the memory" if kernel.shm_by_default else size_text(size) if size else "unlimited"
+
+
+def _limits(kernel: Kernel, vantage: Vantage) -> Json:
+    """Those of a looker outside the job are its own."""
+    if not vantage.job_user:
+        return plain(Unavailable(Kind.NOT_READ, f"limits are the job's own, and this is {vantage.elsewhere}"))
+    return {name: "unlimited" if value == UNLIMITED else plain(value) for name, value in sorted(kernel.limits.items())}
+
+
 def _variables(environ: Environ) -> Json:
     settings = environ.nccl
     if isinstance(settings, Unavailable):
@@ -142,12 +181,15 @@ def _link(one: Link, every: Iterable[Link]) -> Json:
 def _gpu(one: Gpu, health: GpuHealth) -> Json:
     links = one.nvlinks
     states = health.gpus
-    told = states if isinstance(states, Unavailable) else next((s.power_limit for s in states if s.uuid == one.uuid), _NO_STATE)
+    state = states if isinstance(states, Unavailable) else next((s for s in states if s.uuid == one.uuid), _NO_STATE)
+    told = state if isinstance(state, Unavailable) else state.power_limit
+    modes = {name: plain(state and getattr(state, name)) for name in ("ecc", "ecc_waits", "mig", "mig_waits")}
     return {
         **_columns(one, "index name uuid pci numa_node memory_total"),
         "nvlinks_up": plain(links) if isinstance(links, Unavailable) else sum(links),
         "nvlinks": plain(links) if isinstance(links, Unavailable) else len(links),
         "power_limit_w": plain(told) if isinstance(told, Unavailable) else round(told / 1000),
+        **modes,
     }
 
 

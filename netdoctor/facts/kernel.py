@@ -34,6 +34,7 @@ class Kernel(Fact):
     shm_size: int | Unavailable  # bytes that /dev/shm may hold
     shm_free: int | Unavailable  # of them those that nobody holds now
     threads: int | Unavailable = Unavailable(Kind.NOT_READ, "/proc/loadavg was not read")  # of all users, on the whole machine
+    shm_by_default: bool = False  # nobody chose `shm_size`: it is half of the memory
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -117,6 +118,7 @@ def probe(host: Host) -> Kernel:
         limits=_limits(host),
         shm_size=_shm_size(host),
         shm_free=_shm_free(host),
+        shm_by_default=_shm_by_default(host),
         threads=_threads(host),
     )
 
@@ -135,14 +137,27 @@ def _shm_size(host: Host) -> int | Unavailable:
     size = _shm(host, "size")
     if isinstance(size, Unavailable) or size:
         return size
+    mount = _shm_mount(host)
+    if isinstance(mount, Unavailable):
+        return mount
+    return _memory(host) if mount[:1] == ["tmpfs"] else Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs")
+
+
+def _shm_by_default(host: Host) -> bool:
+    """mm/shmem.c, shmem_show_options: a tmpfs of the default size, half of the memory, shows none."""
+    mount = _shm_mount(host)
+    return not isinstance(mount, Unavailable) and mount[:1] == ["tmpfs"] and "size=" not in mount[-1]
+
+
+def _shm_mount(host: Host) -> list[str] | Unavailable:
+    """Kind, source and options of what was mounted on /dev/shm last (proc_pid_mountinfo(5))."""
     text = read(host, "/proc/self/mountinfo")
     if isinstance(text, Unavailable):
         return text
     for line in reversed(text.splitlines()):
         left, _, right = line.partition(" - ")
-        if left.split()[4:5] == ["/dev/shm"]:
-            limitless = right.split()[:1] == ["tmpfs"]
-            return _memory(host) if limitless else Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs")
+        if left.split()[4:5] == ["/dev/shm"] and right.split():
+            return right.split()
     return Unavailable(Kind.ABSENT, "nothing is mounted on /dev/shm")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from netdoctor.environment import TABLE, VOLCANO_TASK, Role, named
+from netdoctor.facts import nodelist
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,11 @@ def _other(variables: Mapping[str, str]) -> Launcher:
 
 
 def _listed(program: str, variables: Mapping[str, str]) -> int | None:
-    """How many nodes a list names: LSF's has each once for every slot, or with their number; SageMaker's is JSON."""
+    """How many nodes a list names; SageMaker's is JSON."""
     if program == "sagemaker":
         names = re.findall(r'"([^"]+)"', variables.get("SM_HOSTS", ""))
     elif program == "lsf":
-        names = variables.get("LSB_HOSTS", "").split() or variables.get("LSB_MCPU_HOSTS", "").split()[::2]
+        return len(nodelist.of_lsf(variables) or ()) or None
     else:
         names = []
     return len(set(names)) or None

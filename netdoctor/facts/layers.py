@@ -120,7 +120,7 @@ def said_gpus(job: Intent, environ: Environ) -> Said | None | Unavailable:
     The variables of a process that is a rank tell what all ranks of the node have, not what it has: it may be given one GPU
     (srun --gpus-per-task=1, mpirun with a wrapper).
     """
-    alone = environ.get("NCCL_MULTI_RANK_GPU_ENABLE") in (None, "", "0")  # src/init.cc, from 2.30.3 on
+    alone = not crowds(environ)
     if job.ranks_per_node:
         return Said(job.ranks_per_node, "job.ranks_per_node", alone and job.by_site)
     if (lost := missing(job.nodes, environ.variables, environ.launcher)) is not None:
@@ -133,6 +133,11 @@ def said_gpus(job: Intent, environ: Environ) -> Said | None | Unavailable:
         return Said(launcher.local_world, f"{source}: ranks on this node", alone and (launcher.of_gpus or job.by_site))
     given = environ.get("SLURM_GPUS_ON_NODE")
     return Said(int(given), "SLURM_GPUS_ON_NODE") if isinstance(given, str) and re.fullmatch(r"\d{1,3}", given) else None
+
+
+def crowds(environ: Environ) -> bool:
+    """Whether NCCL is told that several ranks may have one GPU (src/init.cc, from 2.30.3 on)."""
+    return environ.get("NCCL_MULTI_RANK_GPU_ENABLE") not in (None, "", "0")
 
 
 def named_gpus(mask: str) -> tuple[str, ...]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from netdoctor.environment import Role, named
 
 SLURM: Final = named(Role.NODELIST, "slurm")
 WORKERS: Final = named(Role.NODELIST, "volcano")
+# A line for each rank (pbs_resources(7)), or for each slot (LSF, Environment variables set for job execution).
+FILES: Final = ("LSB_DJOB_HOSTFILE", "PBS_NODEFILE")
+_PAIRS, _SLOTS = "LSB_MCPU_HOSTS", "LSB_HOSTS"  # "a 8 b 8" and "a a b b"; of a long list LSF leaves the second away
+MOST: Final = 1 << 16
+_ONE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _NAME: Final = r"((?:[A-Za-z0-9._-]|\[[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*\])+)(?:,|$)"
 _HOST: Final = re.compile(_NAME)
 _WHOLE: Final = re.compile(f"(?:{_NAME})+")
@@ -36,3 +42,17 @@ def _written_out(name: str) -> Iterator[str]:
     for low, _, high in (one.partition("-") for one in ranges.split(",") if one):
         for number in range(int(low), int(high or low) + 1):
             yield from (f"{head}{number:0{len(low)}}{end}" for end in _written_out(tail))
+
+
+def once(names: Iterable[str]) -> tuple[str, ...] | None:
+    """Each host once, in order; None: one of them is no name of a host."""
+    found = tuple(islice(dict.fromkeys(names), MOST))
+    return found if all(_ONE.fullmatch(one) for one in found) else None
+
+
+def of_lsf(variables: Mapping[str, str]) -> tuple[str, ...] | None:
+    """What LSF's variables list; () where they are not there, None where they are not of their form."""
+    pairs = variables.get(_PAIRS, "").split()
+    if pairs:
+        return once(pairs[::2]) if len(pairs) % 2 == 0 and all(map(str.isdecimal, pairs[1::2])) else None
+    return once(variables.get(_SLOTS, "").split())

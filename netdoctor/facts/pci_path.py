@@ -17,6 +17,7 @@ from netdoctor.model import Kind, Unavailable, missing
 REQUESTS: Final = 0x04
 COMPLETIONS: Final = 0x08
 EGRESS: Final = 0x20
+BACK: Final = REQUESTS | COMPLETIONS | EGRESS
 TRANSLATED: Final = 0x40  # a request whose address is translated already passes all the same
 _WORDS: Final = {REQUESTS: "ReqRedir+", COMPLETIONS: "CmpltRedir+", EGRESS: "EgressCtrl+"}  # as lspci -vv says it
 _ATS_ENABLE: Final = 0x8000  # PCI_ATS_CTRL_ENABLE

@@ -26,6 +26,7 @@ _JOB: Final = (
 QUESTION: Final = question("ranks", local=",".join(named(Role.LOCAL_RANK)), job=",".join(_JOB))
 
 
+_SEVERAL: Final = 570  # from R570 on a process is shown several, one compute instance of each GPU instance
 _UNSEEN: Final = Unavailable(Kind.NOT_RECORDED, "Cpus_allowed_list of another rank")
 
 
@@ -73,7 +74,8 @@ def masked(mask: str | None, gpus: Gpus) -> tuple[str, ...]:
     """What CUDA_VISIBLE_DEVICES leaves, in its order, by UUID or "#N"; it ends at what is none (CUDA C++ Programming Guide).
 
     Numbers, UUIDs and their beginnings, MIG instances; "" and -1 leave none, and so does naming one twice.  Numbers are those
-    of NVML where all GPUs are of one model (CUDA_DEVICE_ORDER is by speed otherwise).
+    of NVML where all GPUs are of one model (CUDA_DEVICE_ORDER is by speed otherwise).  A driver before R570 shows a process
+    the first MIG instance, and no GPU beside it (MIG User Guide, CUDA Device Enumeration).
     """
     every = gpus.all or ()
     alike = len({gpu.name for gpu in every}) == 1
@@ -94,4 +96,15 @@ def masked(mask: str | None, gpus: Gpus) -> tuple[str, ...]:
             found.append(fitting[0])
         else:
             break
-    return tuple(found) if len(set(found)) == len(found) else ()
+    parts = [one for one in found if one.startswith("MIG-")]
+    if len(set(found)) < len(found):
+        return ()
+    return tuple(parts[:1] if parts and old_mig(gpus) is True else found)
+
+
+def old_mig(gpus: Gpus) -> bool | Unavailable:
+    """Whether this driver shows a process one MIG instance at most."""
+    if isinstance(gpus.driver, Unavailable):
+        return gpus.driver
+    major = gpus.driver.partition(".")[0]
+    return int(major) < _SEVERAL if major.isdecimal() else Unavailable(Kind.MALFORMED, f"driver version {gpus.driver[:20]!r}")

@@ -70,16 +70,21 @@ def probe(host: Host, environ: Environ, net: Net) -> Reach | Unavailable:
 
 
 def job_hosts(environ: Environ) -> list[str] | Unavailable:
-    """The nodes that the launcher lists; none where it lists none in a form that is known here."""
+    """The nodes that the launcher or the batch system lists; none where neither lists any."""
+    variables = environ.variables
+    if isinstance(variables, Unavailable):
+        return variables
     for name in (*nodelist.SLURM, *nodelist.WORKERS):
-        listed = environ.get(name)
-        if isinstance(listed, Unavailable):
-            return listed
-        if listed:
+        if listed := variables.get(name):
             if not nodelist.understood(listed):
                 return Unavailable(Kind.MALFORMED, f"{name}={listed[:60]!r}")
-            return list(islice(nodelist.hosts(listed), 1 << 16))
-    return []
+            return list(islice(nodelist.hosts(listed), nodelist.MOST))
+    if environ.hosts:
+        return list(environ.hosts)
+    of_lsf = nodelist.of_lsf(variables)
+    if of_lsf is None:
+        return Unavailable(Kind.MALFORMED, "the list of hosts in LSB_MCPU_HOSTS or LSB_HOSTS")
+    return environ.hosts if isinstance(environ.hosts, Unavailable) and not of_lsf else list(of_lsf)
 
 
 def _wanted(people: Iterable[Peer], mtus: Mapping[str, int]) -> dict[str, tuple[str, str, int]]:

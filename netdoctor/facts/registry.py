@@ -54,7 +54,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Past": Source("netdoctor.facts.past", after=("Vantage",)),
     "GpuUsers": Source("netdoctor.facts.gpu_users", after=("Gpus", "Vantage")),
     "NcclChoice": Source("netdoctor.facts.nccl_choice", after=("Libraries",)),
-    "Dcgm": Source("netdoctor.facts.dcgm", after=("Gpus",)),
+    "Dcgm": Source("netdoctor.facts.dcgm", after=("Gpus", "Vantage", "Environ")),
     "GpuLoad": Source("netdoctor.facts.gpu_load"),
     "NetErrors": Source("netdoctor.facts.net_errors"),
 }

@@ -91,23 +91,18 @@ class System(Fact):
         """Where Python's tempfile looks for a folder, in its order."""
         return {name: self.rooms[name] for name in ("TMPDIR", *SHARED, WORKING) if name in self.rooms}
 
-    def broken(self, root: bool) -> dict[str, str]:
-        """What ails which folder, in words.  Of `/`, where a user may not write, the file system says whether it is full;
-        one for reading only (EROFS) has no room by design."""
-        found = {name: words for name, room in self.rooms.items() if room and (words := room.broken(root))}
+    def broken(self, root: bool) -> dict[str, tuple[Room, str]]:
+        """Folders that are broken, and by what, in words.  Of `/`, where a user may not write, the file system says whether it
+        is full; one for reading only (EROFS) has no room by design."""
+        found = {name: (room, words) for name, room in self.rooms.items() if room and (words := room.broken(root))}
         top = self.rooms.get(ROOT)
         if top and top.error == "EACCES" and top.size > 0 and not top.free:
-            found[ROOT] = BROKEN["ENOSPC"]
+            found[ROOT] = top, BROKEN["ENOSPC"]
         return found
 
     def good(self, root: bool) -> list[str]:
         """Of `tried` those that take a file."""
         return [name for name, room in self.tried.items() if room and not room.error and not room.broken(root)]
-
-    def full(self, name: str) -> bool:
-        """Of a broken folder: more room would mend it."""
-        room = self.rooms[name]
-        return not isinstance(room, Unavailable) and room.full
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:

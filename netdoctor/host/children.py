@@ -40,6 +40,7 @@ DEADLINES: Final[Mapping[str, float]] = {
     "imex": 12.0,
     "shm": 20.0,  # the kernel hands out 3 GB/s and more, and job.shm_bytes may be tens
 }
+ON_REQUEST: Final = "dcgm_diag"  # has the seconds that its question says, which are no part of what the caller is kept waiting
 PATIENCE: Final = 40.0  # seconds that all answers together may keep the caller waiting
 GRACE: Final = 0.3  # seconds between TERM and KILL, and after an answer until KILL
 LEAVE: Final = 1.0  # seconds after KILL until a child is left behind
@@ -109,18 +110,20 @@ class HelperPool:
 
     def answer(self, question: str) -> Answer:
         """The answer to `question`, begun earlier or now; waits, within its deadline and the common patience."""
-        began = time.monotonic()
+        began, patience = time.monotonic(), self._patience
+        if asked := split_question(question)[0] == ON_REQUEST:
+            patience = self._limit(question) + LEAVE
         if question not in self._answers and question not in self._children:
             if question in self._queue:
                 self._queue.remove(question)
             self._queue.appendleft(question)
         try:
             while question not in self._answers:
-                self._step(began + self._patience)
-                if question not in self._answers and time.monotonic() - began >= self._patience:
+                self._step(began + patience)
+                if question not in self._answers and time.monotonic() - began >= patience:
                     self._give_up(question)
         finally:
-            self._patience -= time.monotonic() - began
+            self._patience -= 0 if asked else time.monotonic() - began
         return self._answers[question]
 
     def finish(self, question: str) -> None:
@@ -250,7 +253,7 @@ class HelperPool:
 
     def _overdue(self, child: _Child) -> None:
         if child.stage is _Stage.RUNNING:
-            limit = self._deadlines.get(split_question(child.question)[0], DEADLINE)
+            limit = self._limit(child.question)
             self._end(child, Unavailable(Kind.TIMED_OUT, f"no answer within {limit:g} s"), signal.SIGTERM)
         elif child.stage in (_Stage.LEAVING, _Stage.TERMED):
             self._end(child, Unavailable(Kind.CRASHED, "closed its answer and went on running"), signal.SIGKILL)
@@ -314,8 +317,12 @@ class HelperPool:
             _become(argv, environment, answer_end, print_end)
         os.close(answer_end)
         os.close(print_end)
-        limit = self._deadlines.get(name, DEADLINE)
-        self._children[question] = _Child(question, pid, answer_fd, print_fd, time.monotonic() + limit)
+        self._children[question] = _Child(question, pid, answer_fd, print_fd, time.monotonic() + self._limit(question))
+
+    def _limit(self, question: str) -> float:
+        name, parameters = split_question(question)
+        # Beyond its own deadline it may take 20 seconds to end what it began.
+        return float(parameters["seconds"]) + 30 if name == ON_REQUEST else self._deadlines.get(name, DEADLINE)
 
     def _refusal(self, parameters: Mapping[str, str], user: str | None) -> Unavailable | None:
         if user is not None and os.geteuid() != 0:

@@ -38,6 +38,7 @@ _NUMBER: Final = re.compile(r"\s*([-+]?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,16}))(?=[\
 # Clouds write their name there (Oracle's and Azure's documents on detecting them); others the number of their inventory.
 _CLOUDS: Final = frozenset({"OracleCloud.com", "7783-7084-3265-9085-8269-3286-77", "Amazon EC2"})
 _GONE_LINE: Final = f"{GONE}\n"
+_LISTS: Final = ("LSB_DJOB_HOSTFILE", "PBS_NODEFILE")  # files of host names
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _CONF_NAME: Final = re.compile(r"\s*(?:export\s+)?NCCL_\w*\s*")
 
@@ -85,7 +86,12 @@ class Redactor:
 
     def _environment(self, variables: dict[str, str]) -> Json:
         # Whatever a variable names, a file is kept as what it is read as.
-        reduced = {_TOPOLOGY: _gpus, _GRAPH: _numbers, "PBS_NODEFILE": _hosts, "NCCL_CONF_FILE": self._conf}  # the last wins
+        reduced = {
+            **dict.fromkeys(_LISTS, _hosts),
+            _TOPOLOGY: _gpus,
+            _GRAPH: _numbers,
+            "NCCL_CONF_FILE": self._conf,
+        }  # the last wins
         self._named |= {f"file:{variables[name]}": how for name, how in reduced.items() if name in variables}
         return {name: self.value(name, value) for name, value in sorted(variables.items()) if table.kept(name)}
 

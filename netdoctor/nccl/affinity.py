@@ -11,10 +11,11 @@ from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.nccl_version import parse
 from netdoctor.facts.net import Link
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.ranks import SeenRank, masked
+from netdoctor.facts.ranks import SeenRank
 from netdoctor.facts.runs import RankResult, Run
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas
+from netdoctor.nccl.devices import device_of
 from netdoctor.nccl.transport import log_of
 
 # ACPI SLIT: 10 is the node itself.  Sub-NUMA neighbours in one socket are 11 to 15, other sockets 17 and more.
@@ -66,8 +67,9 @@ def hca_node(gpu: hcas.GpuPlace, among: hcas.Candidates) -> int | None:
 
 def place_of(rank: SeenRank, places: Sequence[hcas.GpuPlace], gpus: Gpus, pci: Pci) -> hcas.GpuPlace | Unavailable:
     """The GPU that another rank of this node takes: its only one, or that of its number on the node (LOCAL_RANK)."""
-    has = masked(rank.mask, gpus)
-    uuid = has[0] if len(has) == 1 else has[rank.local_rank] if rank.local_rank < len(has) else None
+    uuid = device_of(rank, gpus)
+    if isinstance(uuid, Unavailable):
+        return uuid
     if not rank.same or uuid is None:
         return Unavailable(Kind.NOT_READ, "which GPU it has is its own cgroup's to say")
     shown = next((one for one in places if one.visible is not None and one.visible.uuid == uuid), None)

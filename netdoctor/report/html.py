@@ -60,6 +60,8 @@ _NAMES: Final = {
     "cuda_driver": "CUDA of the driver",
     "kernel": "kernel",
     "iommu": "IOMMU of GPUs and HCAs",
+    "imex": "IMEX",
+    "shm": "/dev/shm",
     "torch": "torch",
     "nccl": "NCCL",
     "nccl_interface": "NCCL's interface",

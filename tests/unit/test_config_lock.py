@@ -92,6 +92,8 @@ STRICTER: list[tuple[str, str, str, object]] = [
     ("job: {all_to_all: true}", "JOB_ALL_TO_ALL", "false", True),
     ("job: {paths: [/ckpt]}", "JOB_PATHS", "/logs", ("/ckpt", "/logs")),
     ("budget_s: 60", "BUDGET_S", "1", 60.0),
+    ("dcgm_diag: 2", "DCGM_DIAG", "1", 2),
+    ("", "DCGM_DIAG", "1", 1),
     ("", "VANTAGE", "job", None),
     ("", "CHECKS_DIR", "/x", None),
     ("python: /a", "PYTHON", "/b", "/a"),

@@ -37,6 +37,7 @@ GOOD: dict[str, Any] = {
     "profile": "gate", "fail_on": "warning", "disabled": ["net.tcp_buffers"],
     "waivers": [{"check": "net.tcp_buffers", "reason": "known", "until": "2030-01-01", "subject": "rmem"}],
     "checks_dir": "/etc/checks", "python": "/opt/python", "user": "job", "via": "nccl", "vantage": "job", "budget_s": 60.5,
+    "dcgm_diag": 2,
     "lock": True,
 }  # fmt: skip
 BAD: dict[str, Any] = {

@@ -190,6 +190,19 @@ def test_patience_is_common() -> None:
     assert not one._children
 
 
+def test_what_was_asked_for_is_no_part_of_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = "import time\ndef answer(p):\n    time.sleep(0.6)\n    return 'done'\n"
+    monkeypatch.setitem(programs._SOURCES, "dcgm_diag", slow)
+    monkeypatch.setitem(programs._SOURCES, "slow", slow)
+    one = HelperPool(patience=0.5)
+    try:
+        assert one.answer("ask:dcgm_diag?seconds=60") == "done"
+        assert one._patience == 0.5
+        assert getattr(one.answer("ask:slow"), "kind", None) == "no budget"
+    finally:
+        one.close()
+
+
 def test_close_ends_what_still_runs(tmp_path: pathlib.Path) -> None:
     one = HelperPool(deadlines={"hang": 60.0, "stubborn": 60.0})
     one.start(["ask:hang", "ask:stubborn"])

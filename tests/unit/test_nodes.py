@@ -128,6 +128,24 @@ def test_what_is_missing_is_said(given: Given, text: str) -> None:
         find(given, {})
 
 
+@pytest.mark.parametrize(
+    ("variables", "master"),
+    [
+        ({"LSB_MCPU_HOSTS": "a 8 b 8"}, "a"),
+        ({"LSB_HOSTS": "b b a"}, "b"),
+        ({"LSB_HOSTS": "b", "MASTER_ADDR": "m"}, "m"),
+        ({"LSB_HOSTS": "-oProxyCommand=x"}, None),
+    ],
+)
+def test_node_0_is_the_first_of_lsfs_list(variables: dict[str, str], master: str | None) -> None:
+    told = {**variables, "LSB_JOBID": "3"}
+    if master is None:
+        with pytest.raises(NodesError, match="--master"):
+            find(Given(nodes=2, node_rank=1), told)
+    else:
+        assert find(Given(nodes=2, node_rank=1), told).master == master
+
+
 def test_a_node_that_did_not_come_has_the_name_of_slurm() -> None:
     assert find(Given(), SRUN).names == ("gpu03", "gpu07", "gpu08")
     assert find(Given(nodes=2, node_rank=0), SRUN).names == ()  # the list is of other nodes

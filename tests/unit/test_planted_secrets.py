@@ -121,6 +121,9 @@ PLACES: dict[str, Callable[[str, pathlib.Path], str]] = {
     "a file that PBS_NODEFILE names": lambda text, _: everything_of(
         **{"env:": {"PBS_NODEFILE": "/etc/x"}, "file:/etc/x": f"root:{text}:1\n"}
     ),
+    "a file that LSB_DJOB_HOSTFILE names": lambda text, _: everything_of(
+        **{"env:": {"LSB_DJOB_HOSTFILE": "/etc/x"}, "file:/etc/x": f"root:{text}:1\n"}
+    ),
     "the kernel's command line": lambda text, _: everything_of(**{"file:/proc/cmdline": f"ro token={text} {text}"}),
     "passwd": lambda text, _: everything_of(**{"file:/etc/passwd": f"ada:{text}:1:1:{text}:/home/ada:{text}\n"}),
     "a library's answer": lambda text, _: everything_of(**{"ask:nvml": {"driver": text, "devices": [], "cuda": 13000}}),

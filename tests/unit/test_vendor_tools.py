@@ -126,6 +126,7 @@ INCIDENTS = """{"body": {"GPU": {"children": {
     "PCIe system": {"value": "Warning", "overflow": ["Detected 9 replays"]}}}}}}},
  "Overall Health": {"value": "Failure"}}, "header": ["Health Monitor Report"]}"""
 HEALTHY = """{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}"""
+WITH: dict[str, Any] = {"stat:/usr/bin/dcgmi": {}, "config:": {}}
 QUESTION = "ask:dcgm?program=%2Fusr%2Fbin%2Fdcgmi"
 
 
@@ -133,7 +134,7 @@ def dcgm_says(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Dcgm 
     monkeypatch.setattr(asks_dcgm, "SECONDS", 0.5)
     told: Any = asks_dcgm.answer({"program": f"{program(folder, 'dcgmi', text)}/dcgmi"})
     lost = unavailable_in(told)
-    return dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: told if lost is None else lost}), f.gpus())
+    return dcgm.probe(ReplayHost({**WITH, QUESTION: told if lost is None else lost}), f.gpus(), f.vantage(), f.environ())
 
 
 def test_what_dcgm_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +199,7 @@ def test_what_dcgm_found_and_does_not_say(text: str, words: str, tmp_path: Path,
     ],
 )
 def test_rubbish_of_dcgm_is_no_health(told: dict[str, Any]) -> None:
-    found = dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: {"watching": True, **told}}), f.gpus())
+    found = dcgm.probe(ReplayHost({**WITH, QUESTION: {"watching": True, **told}}), f.gpus(), f.vantage(), f.environ())
     assert isinstance(found, Dcgm) and isinstance(found.incidents, Unavailable)
 
 
@@ -221,7 +222,7 @@ def test_an_error_beside_that_of_imex_is_told() -> None:
     row = {"entity": "GPU", "id": "1", "system": "NVLINK system", "health": "Failure"}
     text = f"{imex_too}network connectivity., GPU 1's NvLink link 4 is currently down."
     told = {"watching": True, "incidents": [{**row, "text": text}]}
-    found = dcgm.probe(ReplayHost({"stat:/usr/bin/dcgmi": {}, QUESTION: told}), f.gpus())
+    found = dcgm.probe(ReplayHost({**WITH, QUESTION: told}), f.gpus(), f.vantage(), f.environ())
     assert found == Dcgm(
         True, True, (Incident("GPU 1", "NVLINK system", Health.FAILURE, "GPU 1's NvLink link 4 is currently down"),)
     )
@@ -229,6 +230,6 @@ def test_an_error_beside_that_of_imex_is_told() -> None:
 
 def test_where_there_is_no_dcgm() -> None:
     absent = Unavailable(Kind.ABSENT)
-    host = ReplayHost(dict.fromkeys((f"stat:{path}" for path in dcgm.PROGRAMS), absent))
-    assert dcgm.probe(host, f.gpus()) == Dcgm(False, False, ())
-    assert getattr(dcgm.probe(ReplayHost({}), f.gpus()), "kind", None) is Kind.NOT_RECORDED
+    host = ReplayHost({"config:": {}, **dict.fromkeys((f"stat:{path}" for path in dcgm.PROGRAMS), absent)})
+    assert dcgm.probe(host, f.gpus(), f.vantage(), f.environ()) == Dcgm(False, False, ())
+    assert getattr(dcgm.probe(ReplayHost({}), f.gpus(), f.vantage(), f.environ()), "kind", None) is Kind.NOT_RECORDED

@@ -1,7 +1,7 @@
 """nvidia-imex-ctl: the IMEX daemon of this node, and the nodes of its domain.
 
-Answer: {"daemon": "READY", "nodes": [{"host": address, "name", "connections": {address: "CONNECTED"}}]}; "nodes" may be
-{"unavailable", "detail"}, and is [] where the daemon is not ready.
+Answer: {"daemon": "READY", "nodes": [{"host": address, "name", "version", "connections": {address: "CONNECTED"}}]}; "nodes" may
+be {"unavailable", "detail"}, and is [] where the daemon is not ready.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def domain(program: str) -> Any:
             {
                 "host": str(one["host"]),
                 "name": str(one.get("hostName", "")),
+                "version": str(one.get("version", "")),
                 "connections": {str(peer["host"]): str(peer["status"]) for peer in one["connections"].values()},
             }
             for one in list(nodes.values())[:MAX_NODES]

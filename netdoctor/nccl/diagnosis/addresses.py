@@ -11,9 +11,10 @@ _LOOPBACK: Final = re.compile(r"127\.|::1$|localhost")
 _LINK_LOCAL: Final = re.compile(r"fe80:|169\.254\.")
 # The addresses that Docker's and libvirt's default bridges have on every host.
 _BRIDGE: Final = re.compile(r"172\.1[7-9]\.0\.1$|172\.2\d\.0\.1$|192\.168\.122\.1$")
-# Docker's and Podman's default pools: container addresses behind a host's own bridge.
+# The networks of Docker's and Podman's default bridges: container addresses behind a host's own bridge.
 _DEFAULT_BRIDGE: Final = re.compile(r"172\.17\.|10\.88\.0\.")
-BRIDGED: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
+# The pools from which every host's Docker and Podman take networks: addresses that two hosts may give out each.
+_CONTAINER_POOLS: Final = re.compile(r"172\.(?:1[7-9]|2\d|3[01])\.|10\.88\.")
 
 
 def local_interface(name: str) -> bool:
@@ -28,6 +29,11 @@ def loopback(address: str) -> bool:
 def of_a_bridge(address: str) -> bool:
     """Behind Docker's or Podman's default bridge (docker0's 172.17.0.0/16, 10.88.0.0/16): only its own host reaches it."""
     return bool(_DEFAULT_BRIDGE.match(address))
+
+
+def given_out_by_hosts(address: str) -> bool:
+    """Whether each host may have it, for its containers or for itself: by such a one two hosts find no way to each other."""
+    return unreachable_by_design(address) or bool(_CONTAINER_POOLS.match(address))
 
 
 def link_local(address: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.addresses import (
-    BRIDGED,
+    given_out_by_hosts,
     is_ipv6,
     link_local,
     local_interface,
@@ -294,7 +294,7 @@ def chosen_interface(log: LogFacts) -> Iterator[Hypothesis]:
     for a in log.bootstraps:
         by_address.setdefault(a.address, set()).add(a.host)
     # Containers of one node that share its network have one address too: only addresses that hosts give out themselves count.
-    shared = next((a for a, h in by_address.items() if len(h) > 1 and (unreachable_by_design(a) or BRIDGED.match(a))), None)
+    shared = next((a for a, h in by_address.items() if len(h) > 1 and given_out_by_hosts(a)), None)
     if shared:
         text = f"{len(by_address[shared])} hosts bootstrap on the same address {shared}"
         yield Hypothesis("socket_ifname", Confidence.STRONG, text, fix=Topic.INTERFACE, shown=(f"Bootstrap: Using …:{shared}",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from netdoctor.checks.gpu_mapping import gpu_mapping
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.gpu_users import GpuUsers, probe
-from netdoctor.facts.ranks import Ranks, masked
+from netdoctor.facts.launcher import Launcher
+from netdoctor.facts.ranks import Ranks, SeenRank, masked
+from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost, question
 from netdoctor.model import Finding, Status, Unavailable
@@ -43,6 +46,77 @@ UUIDS = [str(gpu.uuid) for gpu in GPUS.all or ()]
 )
 def test_what_a_mask_leaves(mask: str | None, expected: list[str]) -> None:
     assert list(masked(mask, GPUS)) == expected
+
+
+PARTS = f.gpus(
+    2,
+    all=(f.gpu(0, mig=True, mig_uuids=("MIG-a", "MIG-b")), f.gpu(1, mig=True, mig_uuids=("MIG-c",))),
+    visible=(f.visible(0, uuid="MIG-a"),),
+)
+OLD, NEW, WHOLE = "565.57.01", "580.95.05", UUIDS[:2]
+
+
+@pytest.mark.parametrize(
+    ("driver", "mask", "expected"),
+    [
+        (OLD, "MIG-a,MIG-b", ["MIG-a"]),
+        (OLD, "MIG-c,MIG-a", ["MIG-c"]),
+        (OLD, "MIG-b,MIG-b", []),
+        (OLD, f"{UUIDS[0]},MIG-c", ["MIG-c"]),  # beside an instance no GPU is shown
+        (NEW, "MIG-a,MIG-c", ["MIG-a", "MIG-c"]),
+        ("570.0", "MIG-a,MIG-c", ["MIG-a", "MIG-c"]),
+        ("569.99", "MIG-a,MIG-c", ["MIG-a"]),
+        (Unavailable("timed out"), "MIG-a,MIG-c", ["MIG-a", "MIG-c"]),
+        (OLD, "0,1", WHOLE),
+    ],
+)
+def test_what_a_mask_leaves_of_instances(driver: str | Unavailable, mask: str, expected: list[str]) -> None:
+    assert list(masked(mask, replace(PARTS, driver=driver))) == expected
+
+
+def of_ranks(*masks: str | None, nccl: str = "2.29.7", driver: str | Unavailable = NEW, **more: Any) -> Finding:
+    """What is said of ranks with these masks on two GPUs in MIG mode."""
+    launcher = Launcher("torchrun", 0, len(masks), 0, len(masks))
+    facts = {
+        Ranks: Ranks(tuple(SeenRank(100 + n, n, mask, same=True) for n, mask in enumerate(masks))),
+        Environ: f.environ(more.pop("variables", {}), launcher),
+        Gpus: replace(PARTS, driver=driver, **more),
+        Baseline: f.baseline(f.run(nccl_version=nccl)),
+    }
+    (found,) = (one for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "ranks")
+    return found
+
+
+BOTH: dict[str, Any] = {"visible": (f.visible(0, uuid="MIG-a"), f.visible(1, uuid="MIG-b"))}
+TOLD: dict[str, Any] = {"variables": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("masks", "more", "status", "words"),
+    [
+        (["MIG-a", "MIG-c"], {}, Status.PASS, "each with a GPU of its own"),
+        (["MIG-a,MIG-c"] * 2, {}, Status.PASS, "each with a GPU of its own"),
+        (["MIG-a,MIG-c"] * 2, {"driver": OLD}, Status.FAIL, "ranks 0, 1 of this node take one GPU (MIG-a)"),
+        (["MIG-a", "MIG-b"], {}, Status.FAIL, f"ranks 0, 1 of this node take instances of one GPU ({UUIDS[0]})"),
+        (["MIG-a", "MIG-b"], {"nccl": "2.30.2"}, Status.FAIL, "instances of one GPU"),
+        (["MIG-a", "MIG-b"], {"nccl": "2.30.3"}, Status.UNKNOWN, "whether NCCL takes them is not known"),
+        (["MIG-a", "MIG-b"], {"nccl": "2.30.3", **TOLD}, Status.SKIP, "lets them"),
+        (["MIG-a", "MIG-b"], {"nccl": "2.29.7", **TOLD}, Status.FAIL, "instances of one GPU"),
+        (["MIG-a", "MIG-a"], {"nccl": "2.30.3", **TOLD}, Status.SKIP, "lets them"),
+        (["MIG-a", "MIG-a"], {"nccl": "2.30.3"}, Status.FAIL, "one GPU (MIG-a)"),
+        (["MIG-a,MIG-b", "MIG-c"], {}, Status.UNKNOWN, "of MIG-a and MIG-b CUDA shows a process one"),
+        (["MIG-a,MIG-b", "MIG-c"], {"driver": Unavailable("timed out")}, Status.UNKNOWN, "timed out"),
+        (["MIG-a,MIG-b", "MIG-c"], {"driver": OLD}, Status.PASS, "each with a GPU of its own"),
+        (["MIG-a,MIG-b", "MIG-c"], BOTH, Status.PASS, "each with a GPU of its own"),
+        (["0", "1"], {}, Status.UNKNOWN, "may be in MIG mode"),
+        ([None, None], {}, Status.UNKNOWN, "may be in MIG mode"),
+        (["0", "MIG-c", "MIG-c"], {}, Status.FAIL, "ranks 1, 2"),  # what is not clear of rank 0 withholds nothing
+    ],
+)
+def test_ranks_on_instances(masks: list[str | None], more: dict[str, Any], status: Status, words: str) -> None:
+    found = of_ranks(*masks, **more)
+    assert found.status is status
+    assert words in found.message
 
 
 def used(process: dict[str, Any] | None, machine: str = "dgx-h100", **device: Any) -> Finding:

@@ -9,13 +9,17 @@ import pytest
 
 from netdoctor.checks.net_reach import reach
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.environ import probe as probe_environ
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.net import Link, Net, Peer, Route
 from netdoctor.facts.reach import Path, Reach, job_hosts
 from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import RecordingHost, ReplayHost
+from netdoctor.host.redact import Redactor
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from netdoctor.variables.catalogue import accepts
 from tests.support import facts as f
 from tests.support.facts import healthy
 
@@ -207,6 +211,46 @@ def test_the_list_of_the_step_comes_first() -> None:
     assert job_hosts(f.environ({})) == []
     for cut in ("a[", "a,b[1-"):
         assert isinstance(job_hosts(f.environ({"SLURM_JOB_NODELIST": cut})), Unavailable)
+
+
+LSF = {"LSB_JOBID": "3", "LSB_MCPU_HOSTS": "a 8 b 8"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "text", "expected"),
+    [
+        ({"PBS_NODEFILE": "/spool/3"}, "a\na\nb.cluster\nb.cluster\n", ["a", "b.cluster"]),
+        ({"PBS_NODEFILE": "/spool/3"}, "", []),
+        ({"PBS_NODEFILE": "/spool/3"}, Unavailable("denied"), Unavailable("denied")),
+        ({"PBS_NODEFILE": "spool/3"}, "a\n", []),  # of a working folder that nobody knows
+        ({"PBS_NODEFILE": "/spool/3", "SLURM_JOB_NODELIST": "c"}, "a\n", ["c"]),
+        ({**LSF, "LSB_DJOB_HOSTFILE": "/spool/3"}, "a\na\nb\nc\n", ["a", "b", "c"]),
+        ({**LSF, "LSB_DJOB_HOSTFILE": "/spool/3"}, Unavailable("absent"), ["a", "b"]),
+        (LSF, "", ["a", "b"]),
+        ({"LSB_HOSTS": "a a b c c"}, "", ["a", "b", "c"]),
+        ({"LSB_HOSTS": "a a b", "LSB_MCPU_HOSTS": "a 2 b 1 c 9"}, "", ["a", "b", "c"]),  # the first is left away where long
+        ({"LSB_MCPU_HOSTS": "a 2 b"}, "", None),
+        ({"LSB_MCPU_HOSTS": "a b"}, "", None),
+        ({"LSB_HOSTS": "a -oProxyCommand=x"}, "", None),
+        ({"LSB_HOSTS": "a $(x)"}, "", None),
+        ({"LSB_HOSTS": "a " + "b" * 254}, "", None),
+    ],
+)
+def test_lists_of_other_batch_systems(variables: dict[str, str], text: Any, expected: list[str] | Unavailable | None) -> None:
+    environ = probe_environ(RecordingHost(ReplayHost({"env:": variables, "file:/spool/3": text}), Redactor(accepts)))
+    assert isinstance(environ, Environ)
+    found = job_hosts(environ)
+    if isinstance(expected, list):
+        assert found == expected
+    else:
+        assert isinstance(found, Unavailable)
+        assert expected is None or found.kind is expected.kind
+
+
+def test_a_list_of_very_many_hosts_is_cut() -> None:
+    many = " ".join(f"n{n}" for n in range(70000))
+    found = job_hosts(f.environ({"LSB_HOSTS": many}))
+    assert isinstance(found, list) and len(found) == 1 << 16
 
 
 def test_a_soft_limit_below_the_job_is_a_note() -> None:

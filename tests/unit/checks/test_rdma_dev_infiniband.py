@@ -11,9 +11,8 @@ from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.intent import Intent
 from netdoctor.facts.job import Expected
-from netdoctor.facts.kernel import UNLIMITED, Kernel
+from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice
@@ -45,10 +44,6 @@ def first(**changes: Any) -> Rdma:
 
 def every_node(**changes: Any) -> Rdma:
     return f.rdma(devices=tuple(f.hca(i, uverbs=f.uverbs(i, **changes)) for i in range(8)))
-
-
-def memlock(soft: int) -> Kernel:
-    return f.kernel(limits={"memlock": soft})
 
 
 def test_pass_for_each_hca_and_the_memory_lock() -> None:
@@ -208,55 +203,6 @@ def test_a_node_fault_is_a_fail_from_anywhere() -> None:
     assert found["mlx5_0"].status is Status.FAIL
 
 
-LOCK: dict[str, tuple[Changes, Status]] = {
-    "unlimited": ({Kernel: memlock(UNLIMITED)}, Status.PASS),
-    "8 MiB": ({Kernel: memlock(8 << 20)}, Status.FAIL),
-    "8 MiB, and the path run went over RDMA": ({Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run())}, Status.PASS),
-    "8 MiB with IPC_LOCK": (
-        {Kernel: memlock(8 << 20), Vantage: f.vantage(capabilities=frozenset({"CAP_IPC_LOCK"}))},
-        Status.PASS,
-    ),
-    "IPC_LOCK inside a user namespace": (
-        {
-            Kernel: memlock(8 << 20),
-            Vantage: f.vantage(capabilities=frozenset({"CAP_IPC_LOCK"}), root_is_root=False),
-        },
-        Status.FAIL,
-    ),
-    "IPC_LOCK, uid_map lost": (
-        {
-            Kernel: memlock(8 << 20),
-            Vantage: f.vantage(capabilities=frozenset({"CAP_IPC_LOCK"}), root_is_root=LOST),
-        },
-        Status.UNKNOWN,
-    ),
-    "8 MiB, and the path run took sockets": (
-        {Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run(log=f.log(net="Socket")))},
-        Status.FAIL,
-    ),
-    "8 MiB, and the path run failed over RDMA": (
-        {Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run(state="failed"))},
-        Status.FAIL,
-    ),
-    "8 MiB, and the path run left no log": ({Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run(log=None))}, Status.FAIL),
-    "8 MiB, and the runs are lost": ({Kernel: memlock(8 << 20), PathRun: LOST}, Status.FAIL),
-    "8 MiB, and whether there are other nodes is lost": ({Kernel: memlock(8 << 20), Intent: LOST}, Status.UNKNOWN),
-    "a byte less than 64 MiB": ({Kernel: memlock((64 << 20) - 1)}, Status.FAIL),
-    "64 MiB": ({Kernel: memlock(64 << 20)}, Status.UNKNOWN),
-    "1 GiB": ({Kernel: memlock(1 << 30)}, Status.UNKNOWN),
-    "a byte less than 4 GiB": ({Kernel: memlock((4 << 30) - 1)}, Status.UNKNOWN),
-    "4 GiB": ({Kernel: memlock(4 << 30)}, Status.PASS),
-    "16 GiB": ({Kernel: memlock(16 << 30)}, Status.PASS),
-    "lost": ({Kernel: LOST}, Status.UNKNOWN),
-    "of a shell outside the job": ({Vantage: f.outside()}, Status.UNKNOWN),
-}
-
-
-@pytest.mark.parametrize(("changes", "status"), LOCK.values(), ids=LOCK)
-def test_memory_lock(changes: Changes, status: Status) -> None:
-    assert judged(changes)["memlock"].status is status
-
-
 def efa_device(index: int, **changes: Any) -> RdmaDevice:
     return f.hca(index, name=f"rdmap{index}s0", driver="efa", ports=(f.port(link_layer="Unspecified"),), **changes)
 
@@ -286,11 +232,6 @@ def test_locked_memory_is_judged_whatever_the_devices_are() -> None:
     )
     for broken in every:
         assert judged({Kernel: small, **broken})["memlock"].status is Status.FAIL
-
-
-@pytest.mark.parametrize(("soft", "size"), [(1 << 20, "1 MiB"), ((1 << 20) - 1024, "1023 KiB"), (65536, "64 KiB")])
-def test_the_memory_limit_in_words(soft: int, size: str) -> None:
-    assert f"locked memory is limited to {size}:" in judged({Kernel: memlock(soft)})["memlock"].message
 
 
 @pytest.mark.parametrize("half", [{"job_user": False}, {"job_network": False}, {"job_environment": False}])

@@ -1,0 +1,94 @@
+"""Which GPU, or instance of one, each rank of a node takes, and whether NCCL lets several take one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.nccl_version import Version
+from netdoctor.facts.ranks import SeenRank, masked, old_mig
+from netdoctor.model import Kind, Unavailable
+
+_CROWDS: Final = (2, 30, 3)  # from here on NCCL_MULTI_RANK_GPU_ENABLE lets several ranks have one GPU (src/init.cc)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A mask of one is a rank's own; of several it takes that of its number on the node (LOCAL_RANK)."""
+
+    by: Mapping[str, list[int]]  # GPU or instance → ranks, by their numbers on the node
+    without: tuple[int, ...]  # ranks that are left none
+    unclear: Mapping[int, Unavailable]  # rank → why it is not known what it takes
+
+
+def taken(ranks: list[SeenRank], gpus: Gpus) -> Taken:
+    by: dict[str, list[int]] = {}
+    without: list[int] = []
+    unclear: dict[int, Unavailable] = {}
+    for one in ranks:
+        gpu = device_of(one, gpus)
+        if isinstance(gpu, Unavailable):
+            unclear[one.local_rank] = gpu
+        elif gpu is None:
+            without.append(one.local_rank)
+        else:
+            by.setdefault(gpu, []).append(one.local_rank)
+    return Taken(by, tuple(without), unclear)
+
+
+def device_of(rank: SeenRank, gpus: Gpus) -> str | None | Unavailable:
+    """The UUID of its GPU or instance, or "#N"; None: its mask leaves it none."""
+    has = masked(rank.mask, gpus)
+    if (lost := _unclear(has, gpus)) is not None:
+        return lost
+    return has[0] if len(has) == 1 else has[rank.local_rank] if rank.local_rank < len(has) else None
+
+
+def _unclear(has: tuple[str, ...], gpus: Gpus) -> Unavailable | None:
+    """Of a mask's GPUs: why CUDA may show others, or in another order.  None: it shows these."""
+    parted = [gpu for gpu in gpus.all or () if gpu.mig is True]
+    whole = next((one for one in has if one[:1] == "#" or any(one == gpu.uuid for gpu in parted)), None) if parted else None
+    if whole is not None:
+        text = f"{whole} may be in MIG mode, and a number or the GPU's own name does not say which instance is meant"
+        return Unavailable(Kind.NOT_READ, text)
+    of_one = [some for gpu in parted if len(some := [one for one in has if one in (gpu.mig_uuids or ())]) > 1]
+    if not of_one or {one.uuid for one in gpus.visible or ()}.issuperset(of_one[0]):
+        return None
+    if isinstance(old := old_mig(gpus), Unavailable):
+        return old
+    text = f"of {' and '.join(of_one[0])} CUDA shows a process one, where they are of one GPU instance"
+    return Unavailable(Kind.NOT_READ, text)
+
+
+class Shared(NamedTuple):
+    ranks: list[int]
+    what: str
+    allowed: bool | Unavailable
+
+
+def shared(found: Taken, gpus: Gpus, nccl: Version | Unavailable, told: bool) -> Shared | None:
+    """Ranks that share a GPU, or instances of one: of several the worst.  `told`: NCCL_MULTI_RANK_GPU_ENABLE is on."""
+    whole = {part: str(gpu.uuid) for gpu in gpus.all or () for part in gpu.mig_uuids or ()}
+    parts: dict[str, list[int]] = {}
+    for one, ranks in found.by.items():
+        if one in whole:
+            parts.setdefault(whole[one], []).extend(ranks)
+    every = [Shared(some, f"one GPU ({one})", _allowed(nccl, told)) for one, some in found.by.items() if some[1:]]
+    for gpu, some in parts.items():
+        if some[1:]:
+            every.append(Shared(sorted(some), f"instances of one GPU ({gpu})", _parts_allowed(nccl, told)))
+    return min(every, key=lambda one: (one.allowed is not False, one.allowed is True), default=None)
+
+
+def _allowed(nccl: Version | Unavailable, told: bool) -> bool | Unavailable:
+    return told and (nccl if isinstance(nccl, Unavailable) else nccl >= _CROWDS)
+
+
+def _parts_allowed(nccl: Version | Unavailable, told: bool) -> bool | Unavailable:
+    """MIG instances of one GPU are one to it before 2.30.3 (busId, src/init.cc).  Of later ones NVIDIA's guide says that they
+    are two, and 2.31.2 was seen to refuse them until it was told to."""
+    if isinstance(nccl, Unavailable) or nccl < _CROWDS:
+        return nccl if isinstance(nccl, Unavailable) else False
+    return told or Unavailable(Kind.NOT_READ, "NCCL from 2.30.3 on may want NCCL_MULTI_RANK_GPU_ENABLE=1 for it")
