@@ -10,6 +10,7 @@ from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.kinds import SIGNS
 from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
+from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -178,10 +179,17 @@ def too_old(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("version_mismatch", Confidence.OPEN, text, events, _NEWER, fault=Fault.TOO_OLD)
 
 
+# NCCL's own words of what it refused with these results.
+_REFUSALS: Final[tuple[EventKind, ...]] = (
+    *("tensor", "duplicate_gpu", "world_size", "rank_twice", "variable"),
+    *("net_none", "net_not_found", "no_interface"),
+)
+
+
 def refused(log: LogFacts) -> Iterator[Hypothesis]:
     """ncclInvalidArgument and ncclInvalidUsage: NCCL checked what it was called with (src/misc/argcheck.cc, src/init.cc)."""
     events = tuple(e for e in log.above_info("generic") if Wording.REFUSED_ARGUMENT.within(e.text))
-    if events and not log.above_info("tensor", "duplicate_gpu", "world_size", "rank_twice", "variable"):
+    if events and not log.above_info(*_REFUSALS):
         text = "NCCL refused what it was called with: a rank beyond the number of ranks, two ranks on one GPU, a wrong pointer"
         how = "NCCL_DEBUG=WARN says which; RANK, WORLD_SIZE and the GPU of every rank"
         yield Hypothesis("other", Confidence.OPEN, text, events, _SAME_WORLD, how, fault=Fault.ARGUMENT)

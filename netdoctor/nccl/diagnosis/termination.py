@@ -182,6 +182,9 @@ def _first(died: tuple[Event, ...]) -> Event:
     return min(calm or told, key=lambda e: (e.at or "~", e.line))
 
 
+_LEFT: Final = re.compile(r"\[rank(\d+)\]:")  # torch's mark, in which a line says whose it is
+
+
 def victims(log: LogFacts) -> Iterator[Hypothesis]:
     """Lines that only say that a peer is gone."""
     if log.busbw is not None and not log.of("generic"):
@@ -196,6 +199,14 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
         lost = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
         text = f"{lost}: what these lines show is the consequence, the first failure is elsewhere"
         how = "the log of the peer that went away"
+        if not log.of("died", "elastic", "actor_died", "exception", "raised", "oom", "node_failed"):
+            left = [e for e in log.of("finished") if "left" in e.data and before(e, events[0])]
+            who = next((told[1] for e in left if (told := _LEFT.match(e.text))), None)
+            if who is not None:
+                text = (
+                    f"{lost}: rank {who} came to the end of its program while others still worked; no line says that it failed"
+                )
+                how += ": its exit status, and whether it had as many steps (uneven data, a rank that returns early)"
         yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _FIRST, how)
     elif any(Wording.REMOTE.within(e.text) for e in log.of("generic")):
         text = "NCCL reports a remote process that exited, or a network error"
@@ -285,6 +296,7 @@ def _which(events: tuple[Event, ...]) -> str:
 _SAME_SIZE: Final = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"})
 
 
+_ALL_NEEDED: Final = frozenset(("ALLREDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"))
 _FRAME: Final = re.compile(r"#\d+ (\S+) from (\S+)")
 
 
@@ -316,10 +328,27 @@ def _idle(log: LogFacts) -> tuple[str, str] | None:
     return None
 
 
+def _ended_by_another(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
+    """A rank that waits in a collective that another has ended.  What needs all ends for all: they called different ones."""
+    ended = {e.data["rank"]: int(e.data["ended"]) for e in log.of("enqueued")}
+    if len({e.data["pg"] for e in log.of("enqueued")}) != 1:
+        return None
+    for e in events:
+        rank, seq = e.data.get("rank") or str(e.rank), e.data.get("seq", "")
+        further = [r for r, last in ended.items() if seq.isdecimal() and last >= int(seq) and r != rank]
+        if further and e.data.get("op") in _ALL_NEEDED:
+            others = f"rank {', '.join(sorted(further, key=int)[:4])} ended a collective of that number"
+            told = f"waits in number {seq}, and {others}: the ranks have not called the same collectives in one order"
+            return f"rank {rank}", told
+    return None
+
+
 def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     """Which ranks the others wait for, and what shows it."""
     if (idle := _idle(log)) is not None:
         return idle
+    if (apart := _ended_by_another(log, events)) is not None:
+        return apart
     seqs = {
         e.data.get("rank") or str(e.rank): int(e.data["seq"])
         for e in events
