@@ -54,7 +54,7 @@ def test_exit_codes(text: str, code: int, tmp_path: pathlib.Path, capsysbinary: 
         pytest.param(STEPS + DONE, 0, id="a good end"),
     ],
 )
-def test_a_file_that_nobody_writes_any_more_needs_an_end(
+def test_a_file_that_nobody_writes_needs_an_end(
     text: str, code: int, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     (tmp_path / "x.log").write_text(text)

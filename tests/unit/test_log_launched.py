@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from netdoctor.model import Finding, Status
@@ -77,8 +79,65 @@ def test_a_network_that_is_asked_for_is_no_advice_to_ask_for_it() -> None:
 _ONE = "[2026-03-18 14:38:12] gpu1:87178{n}:871848 [{n}] p2p_plugin.c:565 NCCL WARN NET/IB : Unable to open device mlx5_an0\n"
 
 
-def test_one_device_that_cannot_be_opened_is_no_fault_where_work_goes_on() -> None:
+def test_one_device_that_cannot_be_opened_stops_no_work() -> None:
     text = "".join(_ONE.format(n=n) for n in range(4)) + STEPS + "training finished\n"
     assert [f.status for f in diagnose(parse_text(text))] == [Status.UNKNOWN]
     assert fails("".join(_ONE.format(n=n) for n in range(4)))  # nothing shows that it goes on
     assert fails(_ONE.format(n=0) + _ONE.format(n=1).replace("an0", "0") + STEPS)  # nor that there is another
+
+
+_OOM = "0: [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {wanted}. GPU 1 has a total capacity of 79.18 GiB of which 16.88 MiB is free. Including non-PyTorch memory, this process has {own} memory in use.\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "own", "word"),
+    [
+        pytest.param("20.00 MiB", "48.46 GiB", "end what else holds", id="others hold what is wanted"),
+        pytest.param("60.00 GiB", "48.46 GiB", "lower the batch", id="and it would not do"),
+        pytest.param("20.00 MiB", "78.46 GiB", "lower the batch", id="nobody else"),
+    ],
+)
+def test_whose_memory_it_is_says_what_mends_it(wanted: str, own: str, word: str) -> None:
+    first = fails(_OOM.format(wanted=wanted, own=own))[0]
+    assert first.fix is not None
+    assert (word in first.fix.summary, first.subject) == (True, "rank 1")  # torch's mark, behind srun's of the node
+
+
+def test_ranks_killed_at_once_are_nobodys_fault() -> None:
+    line = "  traceback : Signal 9 (SIGKILL) received by PID {}\n"
+    killed = AGENT.replace("exitcode: 1", "exitcode: -9")
+    assert fails(killed + line.format(7))[0].subject == "local rank 0"
+    several = fails(killed + "".join(map(line.format, range(211328, 211336))))[0]
+    assert (several.subject, "8 processes were killed" in several.message) == ("job", True)
+
+
+def test_arguments_that_are_refused_are_no_exception() -> None:
+    first = fails("usage: train.py [-h]\ntrain.py: error: argument --kind: invalid choice: 'x' (choose from 'a', 'b')\n")[0]
+    assert "refused its command line" in first.message
+
+
+_DOWN = "(APIServer pid=41356) INFO:     Application shutdown complete.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        pytest.param(":::MLLOG run_stop: {'value': null, 'metadata': {'status': 'success'}}\n", Status.PASS, id="MLPerf"),
+        pytest.param("ENDING TIMING RUN AT 2019-05-23 02:50:20 AM\n", Status.PASS, id="MLPerf's script"),
+        pytest.param("[after training is done] datetime: 2024-09-22 09:17:12 \n", Status.PASS, id="Megatron"),
+        pytest.param("Training time 1:02:03\n", Status.PASS, id="torchvision"),
+        pytest.param(_DOWN, Status.PASS, id="a server that is taken down"),
+        pytest.param("the engine crashed\n" + _DOWN, Status.UNKNOWN, id="after words that nobody knows"),
+        pytest.param(
+            "[rank0]:[E1127 07:42:20.771094629 ProcessGroupX.cpp:2636] the queue is gone\n" + _DOWN,
+            Status.UNKNOWN,
+            id="after trouble",
+        ),
+        pytest.param(
+            ":::MLLOG run_stop: {'value': null, 'metadata': {'status': 'aborted'}}\n", Status.UNKNOWN, id="MLPerf, aborted"
+        ),
+    ],
+)
+def test_good_ends(text: str, status: Status) -> None:
+    facts = replace(parse_text(STEPS + text), written=False)
+    assert [f.status for f in diagnose(facts)] == [status]

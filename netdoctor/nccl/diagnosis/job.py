@@ -103,13 +103,18 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
         for e in (*log.of(*TROUBLE), *_last_words(log, end))
         if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e)) and not _refuted(log, e)
     ]
-    finished = end.ending is Ending.FINISHED
+    finished = end.ending is Ending.FINISHED and not _closed(end)
     return tuple(sorted((e for e in found if not (finished and kind(e.kind).leaving)), key=lambda e: (e.file, e.line)))
+
+
+def _closed(end: Outcome) -> bool:
+    """Whether all that shows the end is that a process took itself down, which it does after a fault too."""
+    return any("closed" in e.data for e in end.events)
 
 
 def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """What nobody knows counts where the log does not show the end, or comes after one process's or one part's."""
-    if end.ending is Ending.OPEN:
+    if end.ending is Ending.OPEN or _closed(end):
         return log.of("last_words")
     ends = [f for f in end.events if end.ending is Ending.FINISHED and "left" in f.data]
     return tuple(e for e in log.of("last_words") if any(before(f, e) and f.last < e.line for f in ends))

@@ -57,8 +57,14 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             text, fault = f"a process was killed: the memory {whose} was used up", Fault.HOST_MEMORY
         if len(whom := caught(killed, "host")) > 1:
             text += f" ({', '.join(whom[:6])})"
+        many = max((e.count for e in killed if Wording.BY_PID.within(e.text)), default=1)
         named = next((e for e in killed if e.data.get("host")), killed[0])  # the kernel's own line says less than a scheduler's
-        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
+        subject = author((named,)) if many == 1 else "job"
+        if many > 1 and fault is None:  # the kernel's killer takes the largest process, and looks again
+            text = (
+                f"{many} processes were killed from outside (SIGKILL): by somebody or a scheduler, or the out-of-memory killer"
+            )
+        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=subject)
     elif died and not (log.above_info("generic") and all(summary(e) or _plain(e) for e in died)):
         first = _first(died)
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
