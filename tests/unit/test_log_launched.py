@@ -141,3 +141,22 @@ _DOWN = "(APIServer pid=41356) INFO:     Application shutdown complete.\n"
 def test_good_ends(text: str, status: Status) -> None:
     facts = replace(parse_text(STEPS + text), written=False)
     assert [f.status for f in diagnose(facts)] == [status]
+
+
+_RTR = "[2026-01-05 10:00:00] n1:7:9 [0] misc/ibvwrap.cc:309 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, local GID {}, remote GID {}\n"
+
+
+@pytest.mark.parametrize(
+    ("local", "remote", "word", "high"),
+    [
+        pytest.param(
+            "::ffff:10.0.1.2", "::ffff:10.0.2.2", "of another network, or its subnet or VLAN", False, id="two addresses"
+        ),
+        pytest.param("fe80::1", "fe80::2", "fe80::1 is a link-local GID", True, id="link-local"),
+        pytest.param("::ffff:10.0.1.2", "fe80::2", "fe80::2 is a link-local GID", True, id="of the peer"),
+    ],
+)
+def test_a_path_between_gids(local: str, remote: str, word: str, high: bool) -> None:
+    first = fails(_RTR.format(local, remote))[0]
+    assert (first.cause, word in first.message) == ("roce_gid", True), first.message
+    assert (first.evidence["confidence"] == "high") is high

@@ -11,6 +11,7 @@ from typing import Final
 from netdoctor.causes.cost import SOMETIMES, STOPS
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.addresses import link_local
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import before, failed_by_itself
@@ -120,10 +121,16 @@ def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
         ib_only = log.link_layers == {"IB"}
         own = d.get("dev", "the port") + (f" GID {d['local']}" if d.get("local") else "")
         path = f"the path from {own} to {d.get('remote', 'the peer')} does not resolve"
+        # What any host gives itself; of an address, the log does not show whose network it is in.
+        near = next((gid for gid in (d.get("local", ""), d.get("remote", "")) if link_local(gid)), "")
+        text = f"{path}: the GID{at} of another network, or its subnet or VLAN does not lead there"
+        if near:
+            text = f"{path}: {near} is a link-local GID, which only its own link knows: take the index of an address"
+        sure = Confidence.STRONG if near else Confidence.LIKELY_PLUS
         yield Hypothesis(
             "roce_gid",
-            Confidence.OPEN if ib_only else Confidence.STRONG,
-            f"{path}: another subnet, VLAN or cable than this port's",
+            Confidence.OPEN if ib_only else sure,
+            text,
             (e,),
             Topic.GID,
             notes=("point-to-point cabling: NCCL assumes that every NIC reaches every peer",),
