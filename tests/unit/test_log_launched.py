@@ -149,9 +149,7 @@ _RTR = "[2026-01-05 10:00:00] n1:7:9 [0] misc/ibvwrap.cc:309 NCCL WARN Call to i
 @pytest.mark.parametrize(
     ("local", "remote", "word", "high"),
     [
-        pytest.param(
-            "::ffff:10.0.1.2", "::ffff:10.0.2.2", "of another network, or its subnet or VLAN", False, id="two addresses"
-        ),
+        pytest.param("::ffff:10.0.1.2", "::ffff:10.0.2.2", "another network's GID", False, id="two addresses"),
         pytest.param("fe80::1", "fe80::2", "fe80::1 is a link-local GID", True, id="link-local"),
         pytest.param("::ffff:10.0.1.2", "fe80::2", "fe80::2 is a link-local GID", True, id="of the peer"),
     ],

@@ -123,7 +123,7 @@ def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
         path = f"the path from {own} to {d.get('remote', 'the peer')} does not resolve"
         # What any host gives itself; of an address, the log does not show whose network it is in.
         near = next((gid for gid in (d.get("local", ""), d.get("remote", "")) if link_local(gid)), "")
-        text = f"{path}: the GID{at} of another network, or its subnet or VLAN does not lead there"
+        text = f"{path}: another network's GID{at} was taken, or its subnet or VLAN does not lead there"
         if near:
             text = f"{path}: {near} is a link-local GID, which only its own link knows: take the index of an address"
         sure = Confidence.STRONG if near else Confidence.LIKELY_PLUS
