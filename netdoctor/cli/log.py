@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from netdoctor.cli import deliver, setup
@@ -100,7 +101,44 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
         stop = one
     except (OSError, EOFError) as error:
         raise setup.UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    return parser.facts(), stop
+    facts = parser.facts()
+    return (facts if stop else replace(facts, written=_written(facts.files))), stop
+
+
+def _written(paths: Sequence[str]) -> bool:
+    """Whether a process that can be seen from here holds one of these open to write, and wrote lately (proc(5): fd, fdinfo)."""
+    import os
+    import time
+
+    from netdoctor.nccl.diagnosis.job import SILENCE
+
+    found = (os.stat(path) for path in paths if os.path.isfile(path))
+    files = {(f.st_dev, f.st_ino) for f in found if time.time() - f.st_mtime < SILENCE * 60}
+    held = (fd for pid in filter(str.isdecimal, os.listdir("/proc") if files else ()) for fd in _descriptors(pid))
+    return any(_to_write(*fd, files) for fd in held)
+
+
+def _descriptors(pid: str) -> Iterator[tuple[str, str]]:
+    import os
+
+    try:
+        yield from ((pid, fd) for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:  # it has ended, or is somebody else's
+        return
+
+
+def _to_write(pid: str, fd: str, files: set[tuple[int, int]]) -> bool:
+    import os
+
+    try:
+        held = os.stat(f"/proc/{pid}/fd/{fd}")
+        if (held.st_dev, held.st_ino) not in files:
+            return False
+        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as file:
+            flags = next((line.split()[1] for line in file if line.startswith("flags:")), "0")
+    except OSError:
+        return False
+    return int(flags, 8) & 3 != 0  # O_RDONLY is 0
 
 
 def _expand(paths: Sequence[str]) -> Iterator[str]:

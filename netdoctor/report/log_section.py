@@ -32,6 +32,7 @@ _NOT_FACTS: Final = frozenset(
         "runs",
         "silence",
         "unended",
+        "written",
         "alone",
     )
 )

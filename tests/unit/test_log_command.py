@@ -25,6 +25,8 @@ from tests.unit.test_log_rules import BLOCKS, CAME_UP, FIRST, LOGS
 
 BAD = "node01:100:130 [0] misc/socket.cc:1 NCCL WARN Call to bind failed: Address already in use\n"
 A = "node01:100:100 [0] NCCL INFO "
+DONE = "training finished\n"
+STEPS = "".join(f"step {n} loss 2.0\n" for n in range(9))
 
 
 def run(paths: list[str], format: str | None = None, **said: Any) -> int:
@@ -35,10 +37,39 @@ def shown(capsysbinary: pytest.CaptureFixture[bytes]) -> str:
     return capsysbinary.readouterr().out.decode()
 
 
-@pytest.mark.parametrize(("text", "code"), [(BAD, 3), (CAME_UP, 0), ("hello\n", 4), ("", 4), (A + "Using network IB\n", 4)])
+@pytest.mark.parametrize(
+    ("text", "code"), [(BAD, 3), (CAME_UP + DONE, 0), (CAME_UP, 4), ("hello\n", 4), ("", 4), (A + "Using network IB\n", 4)]
+)
 def test_exit_codes(text: str, code: int, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     (tmp_path / "x.log").write_text(text)
     assert run([str(tmp_path / "x.log")]) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param(STEPS, 4, id="steps, and no end"),
+        pytest.param("INFO:     Application startup complete.\n" + STEPS, 4, id="a server"),
+        pytest.param(STEPS + " 12%|##        | 12/100 [00:01<00:09]\n", 4, id="a bar that stands"),
+        pytest.param(STEPS + DONE, 0, id="a good end"),
+    ],
+)
+def test_a_file_that_nobody_writes_needs_an_end(
+    text: str, code: int, tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "x.log").write_text(text)
+    with (tmp_path / "x.log").open("rb"):  # that somebody reads it says nothing
+        assert run([str(tmp_path / "x.log")]) == code
+
+
+def test_a_file_that_is_written_is_of_a_job_that_runs(
+    tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "x.log").write_text(STEPS)
+    with (tmp_path / "x.log").open("a"):
+        assert run([str(tmp_path / "x.log")]) == 0
+        os.utime(tmp_path / "x.log", (1.7e9, 1.7e9))  # it hangs: nothing has come for long
+        assert run([str(tmp_path / "x.log")]) == 4
 
 
 def test_a_warning_alone_does_not_fail_the_job(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -205,7 +236,7 @@ def test_cost_mend_and_what_to_look_at_next(tmp_path: pathlib.Path, capsysbinary
         assert word in out
 
 
-_IB = BLOCKS["@MLX"] + BLOCKS["@TWO"] + BLOCKS["@DONE"]
+_IB = BLOCKS["@MLX"] + BLOCKS["@TWO"] + BLOCKS["@DONE"] + DONE
 _TCP = BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + BLOCKS["@DONE"]
 
 
@@ -215,7 +246,7 @@ _TCP = BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + BLOCKS["@DONE"]
         pytest.param("IB", _IB, 0, id="as expected"),
         pytest.param("IB", _TCP, 3, id="TCP where IB is expected"),
         pytest.param("Socket", _IB, 3, id="IB where sockets are"),
-        pytest.param("IB", CAME_UP, 0, id="nothing leaves one node"),
+        pytest.param("IB", CAME_UP + DONE, 0, id="nothing leaves one node"),
         pytest.param("IB", "node01:1:1 [0] NCCL WARN x\n", 4, id="not shown"),
     ],
 )

@@ -111,6 +111,15 @@ _CUDA_FAILURES: Final = (
         Hypothesis("device_mapping", Confidence.OPEN_MINUS, "no GPU is visible to this process", fix=_MAP),
     ),
     _CudaFailure(
+        "busy or unavailable",  # cudaErrorDevicesUnavailable: also where the process may open no further descriptor
+        Hypothesis(
+            "other",
+            Confidence.OPEN,
+            "the GPU cannot be opened: another process has it for itself, or this one may not ({what})",
+            how="nvidia-smi -q -d COMPUTE,PIDS   # exclusive mode, and who; ulimit -n; ls -l /dev/nvidia*; MIG",
+        ),
+    ),
+    _CudaFailure(
         "driver shutting down",  # what the runtime answers in a process that is leaving: the echo of any failed exit
         Hypothesis("rank_died", Confidence.EFFECT_MINUS, "the process was leaving already: something failed before"),
     ),

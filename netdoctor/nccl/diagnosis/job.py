@@ -11,6 +11,7 @@ from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import sockets_between_nodes
 from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, overcome, summary
+from netdoctor.nccl.diagnosis.rdma import unopened
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -23,9 +24,10 @@ _WRONG: Final = (
     "netdoctor preflight --only allreduce.run, on every node: its all-reduce is verified; then the learning rate and data"
 )
 _TRANSPORT: Final = "run it again with NCCL_DEBUG=INFO: it says which transport each channel takes, and what forbids one"
+_RUNS: Final = "whether the job runs still, and if not, its exit status: squeue, sacct, kubectl get pod; dmesg | grep -i oom"
 _STANDS: Final = "py-spy dump --pid <rank>; netdoctor ras   # while it runs: which rank is behind"
 # Minutes.  torch lets a collective wait for 10 (NCCL) or 30 (any other back end): constants.py, default_pg_timeout.
-_SILENCE: Final = 30
+SILENCE: Final = 30
 # GB/s.  NCCL counts 6 for the slowest link between sockets (QPI_BW, src/graph/topo.h) and 3 for four lanes of PCIe 3.0
 # (width * speed / 80, src/graph/topo.cc); 2 leaves a third of that for what copying costs.
 _SLOW: Final = 2.0
@@ -52,10 +54,17 @@ def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return Finding(Status.PASS, f"{_headline(end)}: the log shows why", "job", evidence=evidence, check="log")
     if end.ending is Ending.FAILED:
         return _unknown(f"{_headline(end)}, and the log does not say why", "job", evidence, _NEXT)
-    if end.ending is Ending.OPEN and log.silence >= _SILENCE and not log.of("serving"):
+    if end.ending is Ending.OPEN and log.silence >= SILENCE and not log.of("serving"):
         text = f"the last sign of work is {log.silence} minutes older than the last line, and no end is in this log"
         return _unknown(text, "job", evidence, _STANDS)
     quiet = _quiet(log, end, evidence)
+    if quiet.status is Status.PASS and (name := unopened(log)) and log.many_nodes is not False:
+        text = f"the RDMA device {name} cannot be opened, and whether there is another this log does not show"
+        return _unknown(text, "job", evidence, _TRANSPORT)
+    if quiet.status is Status.PASS and end.ending is Ending.OPEN and log.written is False and not _all_there(log, end):
+        # A process that was killed, or whose node is gone, leaves just such a log.
+        text = f"{quiet.message}; but the log ends without an end, and no process here still writes it"
+        return _unknown(text, "job", evidence, _RUNS)
     ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
     return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
 
@@ -94,13 +103,18 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
         for e in (*log.of(*TROUBLE), *_last_words(log, end))
         if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e)) and not _refuted(log, e)
     ]
-    finished = end.ending is Ending.FINISHED
+    finished = end.ending is Ending.FINISHED and not _closed(end)
     return tuple(sorted((e for e in found if not (finished and kind(e.kind).leaving)), key=lambda e: (e.file, e.line)))
+
+
+def _closed(end: Outcome) -> bool:
+    """Whether all that shows the end is that a process took itself down, which it does after a fault too."""
+    return any("closed" in e.data for e in end.events)
 
 
 def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """What nobody knows counts where the log does not show the end, or comes after one process's or one part's."""
-    if end.ending is Ending.OPEN:
+    if end.ending is Ending.OPEN or _closed(end):
         return log.of("last_words")
     ends = [f for f in end.events if end.ending is Ending.FINISHED and "left" in f.data]
     return tuple(e for e in log.of("last_words") if any(before(f, e) and f.last < e.line for f in ends))
@@ -189,6 +203,11 @@ def _came(log: LogFacts, end: Outcome) -> str | None:
     serving = log.of("serving")
     if serving:
         return "the server came up, and nothing failed after it"
+    return _all_there(log, end)
+
+
+def _all_there(log: LogFacts, end: Outcome) -> str | None:
+    """What shows that a program did what it was for, or all of its last part."""
     said = log.of("hello")
     ranks = {e.data.get("rank") for e in said}
     if said and str(len(ranks)) == said[0].data.get("n") and len({e.data.get("n") for e in said}) == 1:

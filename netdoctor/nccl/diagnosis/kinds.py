@@ -72,6 +72,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "duplicate_gpu": Kind(_O, by_itself=True),
     "shm_full": Kind(_O, by_itself=True),
     "tensor": Kind(_O, _W, "NCCL or torch refused what it was called with"),
+    "no_backend": Kind(_O, _W, "torch refused what it was called with", ends_process=True),
     "reducer": Kind(_O, _W, "torch's DDP waits for gradients that did not come"),
     "world_size": Kind(_O),
     "nvls_bind": Kind(_O, by_itself=True),

@@ -34,21 +34,6 @@ _NOT_FOUND: Final = means(
 )
 
 
-def none_initialised(log: LogFacts) -> Iterator[Hypothesis]:
-    """src/plugin/net.cc: no network is left; src/transport.cc: no transport between two ranks."""
-    for e in log.above_info("net_none")[:1]:
-        if Wording.NO_NET_AT_ALL.within(e.text):
-            forced = log.env.get("NCCL_NET", "").upper().startswith("IB") or log.no_ib_device
-            device, plugin = Confidence.OPEN, Confidence.STRONG
-            if forced:
-                device, plugin = Confidence.STRONG_PLUS, Confidence.LIKELY
-            text = "no network could be initialised: the one that is asked for finds no device here"
-            yield Hypothesis("dev_infiniband_missing", device, text, (e,), Topic.RDMA_DEVICES)
-            yield Hypothesis("plugin_mismatch", plugin, "no network plugin could be initialised", (e,), _PLUGIN)
-        elif not log.above_info("ofi_init", "plugin_load"):
-            yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
-
-
 def plugins(log: LogFacts) -> Iterator[Hypothesis]:
     """Network plugins that cannot be loaded or find no device.  src/plugin/net.cc, aws-ofi-nccl src/nccl_ofi_net.cpp."""
     alone = log.many_nodes is False
@@ -368,7 +353,7 @@ def _refusal(log: LogFacts, where: str) -> tuple[str, Fix | Topic]:
     return f"GPUDirect RDMA is not in use{where}", Topic.GPUDIRECT
 
 
-RULES = (_NOT_FOUND, none_initialised, plugins, requests, *_PLUGINS_GPUDIRECT, fallback, gpudirect)
+RULES = (_NOT_FOUND, plugins, requests, *_PLUGINS_GPUDIRECT, fallback, gpudirect)
 
 
 def expected(log: LogFacts, wanted: str) -> Finding:

@@ -107,6 +107,8 @@ def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:
 
 def _of_all(finished: Event, e: Event) -> bool:
     """Whether such an end shows that `e` did no harm: that one process leaves in good order says nothing of one that died."""
+    if "closed" in finished.data:  # it closes also after a fault
+        return False
     return not {"left", "whole"} & finished.data.keys() or not kind(e.kind).ends_process
 
 
@@ -165,7 +167,8 @@ def _worked_on(log: LogFacts, e: Event) -> bool:
 def _leaving(log: LogFacts, e: Event) -> bool:
     """What ranks print of each other when they leave one after the other at the end."""
     at_the_end = kind(e.kind).leaving and e.kind != "trouble"  # which may be anything
-    return at_the_end and (log.busbw is not None or bool(_finished(log))) and not log.above_info("generic", "died", "elastic")
+    done = log.busbw is not None or any("closed" not in f.data for f in _finished(log))
+    return at_the_end and done and not log.above_info("generic", "died", "elastic")
 
 
 _SIGNALS: Final = frozenset({"SIGTERM", "15", "TERMINATED", "FORCE TERMINATED", "SIGUSR1", "SIGUSR2"})

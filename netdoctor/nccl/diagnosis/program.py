@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -10,10 +11,12 @@ from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.kinds import SIGNS
 from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
+from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 _READ = Fix("mend the program there")
+_ARGUMENTS = Fix("give the program arguments that this version of it knows", ("python <program> --help",))
 _ROOM = Fix(
     "lower the batch, the sequence or the model's share on that rank, or leave NCCL room for its buffers",
     ("nvidia-smi   # another process on that GPU?",),
@@ -23,6 +26,10 @@ _ROOM = Fix(
 _MORE = Fix(
     "give the server a larger share of the GPU, or leave more of it: more GPUs, quantised weights, a shorter context",
     ("--mem-fraction-static, --tp-size, --context-length (SGLang)", "--gpu-memory-utilization, -tp, --max-model-len (vLLM)"),
+)
+_OTHERS_LEAVE = Fix(
+    "end what else holds memory of that GPU, left behind by an earlier job or a neighbour's; else ask for less of it",
+    ("nvidia-smi   # which processes hold it", "fuser -v /dev/nvidia*   # those that nvidia-smi does not show, in containers"),
 )
 _LESS = Fix(
     "end what else holds memory of that GPU, or let the server take a smaller share of it",
@@ -48,8 +55,10 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     first = next((e for e in own if after(log, e) is After.STOPPED), next(iter(own), None))
     if first is None:
         if not raised and (alone := _without_traceback(log)) is not None:
-            text = f"the program ended by an exception of its own, whose traceback is not in this log: {alone[1]}"
-            yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, (alone[0],), _READ, fault=Fault.EXCEPTION)
+            text, fix = "the program ended by an exception of its own, whose traceback is not in this log", _READ
+            if ": error: " in alone[1]:
+                text, fix = "the program refused its command line and did not start", _ARGUMENTS
+            yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, f"{text}: {alone[1]}", alone[:1], fix, fault=Fault.EXCEPTION)
         if raised and not (log.above_info("generic") and all(map(of_launcher, raised))):
             kind = raised[0].data.get("type", "an exception")
             inner = kind.partition("(")[2].rstrip(")")
@@ -115,15 +124,16 @@ def memory(log: LogFacts) -> Iterator[Hypothesis]:
     events = log.of("oom")
     if events:
         wanted = next(iter(caught(events, "bytes")), None)
+        total, free, others = _held_by_others(events[0])
         gpu = next(iter(caught(events, "gpu")), None)
         text = (
             "the memory of "
             + (f"GPU {gpu}" if gpu else "a GPU")
             + " is used up"
             + (f": {wanted} more were asked for" if wanted else "")
-            + _held_by_others(events[0])
+            + (f"; {others:.1f} of its {total:.1f} GiB are held by other processes" if others else "")
         )
-        fix = _ROOM
+        fix = _OTHERS_LEAVE if others and _gib(wanted or "") <= free + others else _ROOM
         if "more" in events[0].data:
             text, fix = f"{text}: the share of it that the server may take is too small for weights and cache", _MORE
         elif "less" in events[0].data:
@@ -136,15 +146,20 @@ _GIB: Final = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
 _SOMEBODYS: Final = 2.0  # GiB that are no driver's context and no NCCL's buffers of this process, but another's
 
 
-def _held_by_others(e: Event) -> str:
-    """torch's message has the GPU's memory, what is free, and what this process holds, contexts and NCCL's buffers included
-    (c10/cuda/CUDACachingAllocator.cpp)."""
-    sizes = [e.data.get(name, "").partition(" ") for name in ("total", "free", "own")]
-    if any(unit not in _GIB or not re.fullmatch(r"\d+(\.\d+)?", number) for number, _, unit in sizes):
-        return ""
-    total, free, own = (float(number) * _GIB[unit] for number, _, unit in sizes)
+def _gib(size: str) -> float:
+    number, _, unit = size.partition(" ")
+    return float(number) * _GIB[unit] if unit in _GIB and re.fullmatch(r"\d+(\.\d+)?", number) else math.inf
+
+
+def _held_by_others(e: Event) -> tuple[float, float, float]:
+    """GiB of a GPU, of it free, and held by others: 0 where that is not told, or is what any process needs beside its own.
+
+    torch's message has the GPU's memory, what is free, and what this process holds, contexts and NCCL's buffers included
+    (c10/cuda/CUDACachingAllocator.cpp).
+    """
+    total, free, own = (_gib(e.data.get(name, "")) for name in ("total", "free", "own"))
     rest = total - free - own
-    return f"; {rest:.1f} of its {total:.1f} GiB are held by other processes" if rest > _SOMEBODYS else ""
+    return (total, free, rest) if math.isfinite(total + free + own) and rest > _SOMEBODYS else (0.0, 0.0, 0.0)
 
 
 def world(log: LogFacts) -> Iterator[Hypothesis]:
@@ -178,10 +193,17 @@ def too_old(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("version_mismatch", Confidence.OPEN, text, events, _NEWER, fault=Fault.TOO_OLD)
 
 
+# NCCL's own words of what it refused with these results.
+_REFUSALS: Final[tuple[EventKind, ...]] = (
+    *("tensor", "duplicate_gpu", "world_size", "rank_twice", "variable"),
+    *("net_none", "net_not_found", "no_interface"),
+)
+
+
 def refused(log: LogFacts) -> Iterator[Hypothesis]:
     """ncclInvalidArgument and ncclInvalidUsage: NCCL checked what it was called with (src/misc/argcheck.cc, src/init.cc)."""
     events = tuple(e for e in log.above_info("generic") if Wording.REFUSED_ARGUMENT.within(e.text))
-    if events and not log.above_info("tensor", "duplicate_gpu", "world_size", "rank_twice", "variable"):
+    if events and not log.above_info(*_REFUSALS):
         text = "NCCL refused what it was called with: a rank beyond the number of ranks, two ranks on one GPU, a wrong pointer"
         how = "NCCL_DEBUG=WARN says which; RANK, WORLD_SIZE and the GPU of every rank"
         yield Hypothesis("other", Confidence.OPEN, text, events, _SAME_WORLD, how, fault=Fault.ARGUMENT)

@@ -11,6 +11,7 @@ from typing import Final
 from netdoctor.causes.cost import SOMETIMES, STOPS
 from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.addresses import link_local
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import before, failed_by_itself
@@ -120,10 +121,16 @@ def _unconnected(log: LogFacts, e: Event) -> Iterator[Hypothesis]:
         ib_only = log.link_layers == {"IB"}
         own = d.get("dev", "the port") + (f" GID {d['local']}" if d.get("local") else "")
         path = f"the path from {own} to {d.get('remote', 'the peer')} does not resolve"
+        # What any host gives itself; of an address, the log does not show whose network it is in.
+        near = next((gid for gid in (d.get("local", ""), d.get("remote", "")) if link_local(gid)), "")
+        text = f"{path}: another network's GID{at} was taken, or its subnet or VLAN does not lead there"
+        if near:
+            text = f"{path}: {near} is a link-local GID, which only its own link knows: take the index of an address"
+        sure = Confidence.STRONG if near else Confidence.LIKELY_PLUS
         yield Hypothesis(
             "roce_gid",
-            Confidence.OPEN if ib_only else Confidence.STRONG,
-            f"{path}: another subnet, VLAN or cable than this port's",
+            Confidence.OPEN if ib_only else sure,
+            text,
             (e,),
             Topic.GID,
             notes=("point-to-point cabling: NCCL assumes that every NIC reaches every peer",),
@@ -266,11 +273,22 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("ib_timeout", Confidence.EFFECT, text, (e,))
 
 
+def unopened(log: LogFacts) -> str:
+    """The only device that could not be opened, where the list of the others is at a level that this log does not have.
+
+    A container without /dev/infiniband opens none of a node's adapters; work that went on shows no more than that it can.
+    """
+    events = log.of("open_device")
+    names = caught(events, "dev")
+    alone = len(names) == 1 and "devices" in log.absent
+    return names[0] if alone and all(log.good.get(e.file, 0) > e.last for e in events) else ""
+
+
 def devices(log: LogFacts) -> Iterator[Hypothesis]:
     """RDMA devices that are listed and cannot be opened.  Virtual functions of other containers fail as well, which does no
     harm where a device of one's own opens."""
     events = log.of("open_device")
-    if events and not log.devices and log.net != "IB":
+    if events and not log.devices and log.net != "IB" and not unopened(log):
         names = ", ".join(sorted(caught(events, "dev"))[:4])
         text = (
             f"RDMA devices are listed{f' ({names})' if names else ''} but cannot be opened: "

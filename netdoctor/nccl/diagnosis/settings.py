@@ -1,14 +1,47 @@
-"""Settings that cost speed and break nothing: peer-to-peer or shared memory switched off, ranks on the wrong CPUs."""
+"""Settings: a network that is asked for and not there; peer-to-peer or shared memory switched off, ranks on the wrong CPUs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from netdoctor.causes.cost import MIGHT
+from netdoctor.causes.cost import MIGHT, STOPS
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
 from netdoctor.nccl.log.facts import LogFacts
+from netdoctor.nccl.log.wordings import Wording
+
+_NO_START = "the job does not start"
+_ASKED = Fix(
+    "see what NCCL_NET asks for: install that plugin with all its libraries, or let NCCL choose",
+    ("echo $NCCL_NET $NCCL_NET_PLUGIN $LD_LIBRARY_PATH", "ldd libnccl-net.so", "unset NCCL_NET   # on one node: sockets do"),
+)
+_ASKED_RDMA = Fix(
+    "without RDMA adapters let NCCL choose; with them, map them where the job runs",
+    ("unset NCCL_NET   # nothing else forbids sockets", "ls /sys/class/infiniband /dev/infiniband; ibv_devinfo"),
+    ("docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1:-1 …", "resources.limits: {rdma/hca: 1}"),
+)
+
+
+def none_initialised(log: LogFacts) -> Iterator[Hypothesis]:
+    """src/plugin/net.cc: no network is left; src/transport.cc: no transport between two ranks."""
+    for e in log.above_info("net_none")[:1]:
+        if Wording.NO_NET_AT_ALL.within(e.text):
+            # Sockets are left out only where NCCL_NET names another network: ncclNetPluginAssignToComm, src/plugin/net.cc.
+            asked = log.env.get("NCCL_NET", "")
+            who = f"NCCL_NET={asked}" if asked else "NCCL_NET"
+            if asked.upper().startswith("IB") or log.no_ib_device:
+                text = f"{who} asks for RDMA and allows no sockets, and no RDMA device can be used here"
+                yield Hypothesis(
+                    "dev_infiniband_missing", Confidence.STRONG_PLUS, text, (e,), _ASKED_RDMA, why=_NO_START, loss=STOPS
+                )
+                return
+            text = f"the network that {who} asks for cannot be used here, and it allows no other"
+            yield Hypothesis("plugin_mismatch", Confidence.STRONG, text, (e,), _ASKED, why=_NO_START, loss=STOPS)
+            text = "it may be RDMA, and no RDMA device be here"
+            yield Hypothesis("dev_infiniband_missing", Confidence.OPEN, text, (e,), _ASKED_RDMA, why=_NO_START, loss=STOPS)
+        elif not log.above_info("ofi_init", "plugin_load"):
+            yield Hypothesis("plugin_mismatch", Confidence.QUIET_PLUS, "two ranks have no transport in common", (e,))
 
 
 def switches(log: LogFacts) -> Iterator[Hypothesis]:
@@ -78,4 +111,4 @@ def affinity(log: LogFacts) -> Iterator[Hypothesis]:
             return
 
 
-RULES = (switches, affinity)
+RULES = (none_initialised, switches, affinity)

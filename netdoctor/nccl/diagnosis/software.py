@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.addresses import link_local, of_a_bridge
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
@@ -20,6 +21,10 @@ _VERSION = Fix(
         "pip list | grep -i nccl   # cu12 and cu13 wheels overwrite each other",
     ),
 )
+_INSTALL = Fix(
+    "install NCCL where the job runs, for the CUDA of the framework, and let the loader find it",
+    ("ldconfig -p | grep nccl; pip list | grep -i nccl", "echo $LD_LIBRARY_PATH   # in the container, and as the job's user"),
+)
 _SAME = Fix("set the same NCCL variables on every rank", ("env | grep NCCL_ | sort   # on every node",))
 _GLOO = Fix(
     "give Gloo the interface that reaches the other nodes: one exact name, not NCCL's syntax",
@@ -33,12 +38,15 @@ def versions(log: LogFacts) -> Iterator[Hypothesis]:
     if events:
         symbol = next(iter(caught(events, "symbol")), None)
         detail = next(iter(caught(events, "detail")), None)
-        text = "NCCL does not fit the program that uses it"
-        if symbol:
+        text, fix, why = "NCCL does not fit the program that uses it", _VERSION, None
+        if all(Wording.NO_LIBRARY.within(e.text) for e in events):
+            text, fix = "the program cannot load NCCL's library: not installed here, or not where the loader looks", _INSTALL
+            why = "no collective between GPUs works without it"
+        elif symbol:
             text = f"the NCCL that was loaded lacks {symbol}: another copy than the framework's comes first"
         elif detail:
             text = f"two NCCL versions meet {detail}".rstrip()
-        yield Hypothesis("version_mismatch", Confidence.CERTAIN, text, events, _VERSION)
+        yield Hypothesis("version_mismatch", Confidence.CERTAIN, text, events, fix, why=why)
 
 
 def variables(log: LogFacts) -> Iterator[Hypothesis]:
@@ -123,7 +131,7 @@ def gloo(log: LogFacts) -> Iterator[Hypothesis]:
         device = e.data.get("device")
         if device:
             text = f"the process group has no backend for tensors of {device}"
-            yield Hypothesis("gloo_backend", Confidence.LIKELY_MINUS, text, (e,), _BOTH)
+            yield Hypothesis("gloo_backend", Confidence.STRONG_MINUS, text, (e,), _BOTH, loss=STOPS)
         else:
             text = "this torch was built without NCCL"
             yield Hypothesis("gloo_backend", Confidence.STRONG, text, (e,), _WITH_NCCL, fault=Fault.NO_NCCL)

@@ -57,8 +57,14 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             text, fault = f"a process was killed: the memory {whose} was used up", Fault.HOST_MEMORY
         if len(whom := caught(killed, "host")) > 1:
             text += f" ({', '.join(whom[:6])})"
+        many = max((e.count for e in killed if Wording.BY_PID.within(e.text)), default=1)
         named = next((e for e in killed if e.data.get("host")), killed[0])  # the kernel's own line says less than a scheduler's
-        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=author((named,)))
+        subject = author((named,)) if many == 1 else "job"
+        if many > 1 and fault is None:  # the kernel's killer takes the largest process, and looks again
+            text = (
+                f"{many} processes were killed from outside (SIGKILL): by somebody or a scheduler, or the out-of-memory killer"
+            )
+        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, killed, Topic.KILLED, fault=fault, subject=subject)
     elif died and not (log.above_info("generic") and all(summary(e) or _plain(e) for e in died)):
         first = _first(died)
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
@@ -182,6 +188,9 @@ def _first(died: tuple[Event, ...]) -> Event:
     return min(calm or told, key=lambda e: (e.at or "~", e.line))
 
 
+_LEFT: Final = re.compile(r"\[rank(\d+)\]:")  # torch's mark, in which a line says whose it is
+
+
 def victims(log: LogFacts) -> Iterator[Hypothesis]:
     """Lines that only say that a peer is gone."""
     if log.busbw is not None and not log.of("generic"):
@@ -196,6 +205,14 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
         lost = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
         text = f"{lost}: what these lines show is the consequence, the first failure is elsewhere"
         how = "the log of the peer that went away"
+        if not log.of("died", "elastic", "actor_died", "exception", "raised", "oom", "node_failed"):
+            left = [e for e in log.of("finished") if "left" in e.data and before(e, events[0])]
+            who = next((told[1] for e in left if (told := _LEFT.match(e.text))), None)
+            if who is not None:
+                text = (
+                    f"{lost}: rank {who} came to the end of its program while others still worked; no line says that it failed"
+                )
+                how += ": its exit status, and whether it had as many steps (uneven data, a rank that returns early)"
         yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _FIRST, how)
     elif any(Wording.REMOTE.within(e.text) for e in log.of("generic")):
         text = "NCCL reports a remote process that exited, or a network error"
@@ -285,6 +302,7 @@ def _which(events: tuple[Event, ...]) -> str:
 _SAME_SIZE: Final = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"})
 
 
+_ALL_NEEDED: Final = frozenset(("ALLREDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"))
 _FRAME: Final = re.compile(r"#\d+ (\S+) from (\S+)")
 
 
@@ -316,10 +334,27 @@ def _idle(log: LogFacts) -> tuple[str, str] | None:
     return None
 
 
+def _ended_by_another(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
+    """A rank that waits in a collective that another has ended.  What needs all ends for all: they called different ones."""
+    ended = {e.data["rank"]: int(e.data["ended"]) for e in log.of("enqueued")}
+    if len({e.data["pg"] for e in log.of("enqueued")}) != 1:
+        return None
+    for e in events:
+        rank, seq = e.data.get("rank") or str(e.rank), e.data.get("seq", "")
+        further = [r for r, last in ended.items() if seq.isdecimal() and last >= int(seq) and r != rank]
+        if further and e.data.get("op") in _ALL_NEEDED:
+            others = f"rank {', '.join(sorted(further, key=int)[:4])} ended a collective of that number"
+            told = f"waits in number {seq}, and {others}: the ranks have not called the same collectives in one order"
+            return f"rank {rank}", told
+    return None
+
+
 def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     """Which ranks the others wait for, and what shows it."""
     if (idle := _idle(log)) is not None:
         return idle
+    if (apart := _ended_by_another(log, events)) is not None:
+        return apart
     seqs = {
         e.data.get("rank") or str(e.rank): int(e.data["seq"])
         for e in events

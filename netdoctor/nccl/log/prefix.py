@@ -36,6 +36,9 @@ _STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 # mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"
 _RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): ")
+_OWN_RANK: Final = re.compile(
+    rb"^ {0,8}\d{1,7}: \[rank(\d{1,7})\]"
+)  # srun's task is a launcher, or its node, where torch names the rank
 # A second record on one line: two processes write to one file, and the newline of the first comes late.
 GLUED: Final = re.compile(
     rb"[A-Za-z0-9_][\w.\-]{0,252}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:[\w./]{1,100}:\d{1,6} (?:\(\w{1,100}\) )?)?NCCL (?:INFO|WARN) "
@@ -84,7 +87,8 @@ def bare(line: bytes) -> Head:
 
 def rank(raw: bytes) -> int:
     """The global rank that a launcher's mark names, or -1."""
-    match = _RANK.search(raw[:_HEAD])
+    head = raw[:_HEAD]
+    match = _OWN_RANK.search(head) or _RANK.search(head)
     return int(next(g for g in match.groups() if g is not None)) if match else -1
 
 

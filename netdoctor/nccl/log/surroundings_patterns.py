@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.nccl.log.pattern import Pattern, row
+from netdoctor.nccl.log.pattern import BEGIN, Pattern, row
 
 _NAME: Final = r"[\w][\w.\-]{0,252}"
 # A bar of tqdm's that is full: its last cell stands before the mark, which no other bar has.  Not one of an epoch among others.
@@ -99,6 +99,19 @@ PATTERNS: Final = (
         "exits successfully|process group destroyed| succeeded| success| passed| ok|:ok|=ok",
         r"(?P<left>Process \d+ exits successfully|Process group destroyed|\bjob .{0,80} succeeded\b|^(?!.*(?:NCCL (?:INFO|WARN)|\bnot\b|fail|error|unsuccess|expect|time[sd]? ?out|\bhang|stuck|lost|abort|mismatch|refused)).{0,80}\b(?:all_?reduce|all_?gather|broadcast|reduce_?scatter|nccl|barrier|distributed|collective\w*|gpu)\b.{0,80}(?: (?:ok|passed|success|successful|successfully|succeeded)|[:=]ok)\b(?! (?:rate|ratio|count|if|when|after)\b))",
         "left",
+    ),
+    # a program's own last words: MLPerf's log and the script of its submissions, Megatron's print_datetime, torchvision's references
+    row(
+        "finished",
+        "run_stop|ending timing run|[after training is done]|training time",
+        rf"\brun_stop: .{{0,200}}\bsuccess\b|{BEGIN}ENDING TIMING RUN AT \d|\[after training is done\] datetime: \d|{BEGIN}(?:\w+ )?Training time:? (?:\d+ days?, )?\d+:\d\d:\d\d",
+    ),
+    # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B
+    row(
+        "finished",
+        "shutdown complete|find logs at:",
+        r"(?P<left>(?P<closed>\bApplication shutdown complete\b|\bwandb\b.{0,24}: .{0,12}Find logs at:))",
+        "left closed",
     ),
     _BAR,
     # one line a rank, of programs that only show that all came: MPI's hello_c.c, mpi4py's, torch's smoke tests

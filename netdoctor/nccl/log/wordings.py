@@ -65,6 +65,8 @@ class Wording(Enum):
     WITHOUT_NVLS = "proceeding without nvls"  # src/transport/nvls.cc
     NVLS_SOURCE = r"nvls\.cc"
     # network plugins
+    BY_PID = "received by pid"  # torch's elastic agent: a line a process
+    NO_LIBRARY = "to load nccl library|failed to load libnccl|cannot open shared object"
     NO_NET_AT_ALL = "initialize any"  # src/plugin/net.cc
     EFA_OR_PROVIDER = "efa|provider|no data available"  # -FI_ENODATA of fi_getinfo: libfabric found no device
     PEER_UNRESPONSIVE = "unresponsive|unreachable|handshake|host is down|timed? ?out"
