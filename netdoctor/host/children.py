@@ -40,7 +40,7 @@ DEADLINES: Final[Mapping[str, float]] = {
     "imex": 12.0,
     "shm": 20.0,  # the kernel hands out 3 GB/s and more, and job.shm_bytes may be tens
 }
-ON_REQUEST: Final = "dcgm_diag"  # has the seconds that its question says, which are no part of what the caller is kept waiting
+ON_REQUEST: Final = "dcgm_diag"  # has the seconds of its question and 30 to end what it began; no patience is taken for it
 PATIENCE: Final = 40.0  # seconds that all answers together may keep the caller waiting
 GRACE: Final = 0.3  # seconds between TERM and KILL, and after an answer until KILL
 LEAVE: Final = 1.0  # seconds after KILL until a child is left behind
@@ -321,7 +321,6 @@ class HelperPool:
 
     def _limit(self, question: str) -> float:
         name, parameters = split_question(question)
-        # Beyond its own deadline it may take 20 seconds to end what it began.
         return float(parameters["seconds"]) + 30 if name == ON_REQUEST else self._deadlines.get(name, DEADLINE)
 
     def _refusal(self, parameters: Mapping[str, str], user: str | None) -> Unavailable | None:

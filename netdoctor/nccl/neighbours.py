@@ -103,7 +103,7 @@ def _talks(net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets:
     carry = interfaces.of_sockets(net, environ, version) if sockets else ((), ())
     gloo = interfaces.gloo_address(net)
     if isinstance(picks, Unavailable) or isinstance(carry, Unavailable) or isinstance(gloo, Unavailable):
-        return missing(picks, carry, gloo) or frozenset()
+        return next(one for one in (picks, carry, gloo) if isinstance(one, Unavailable))
     every = [port for device in rdma.devices or () for port in device.ports or ()]
     ports = [port for port in every if port.link_layer == "Ethernet"]
     if (lost := missing(*(port.link_layer for port in every), *(port.gids for port in ports))) is not None:

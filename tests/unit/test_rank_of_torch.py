@@ -35,5 +35,7 @@ class IdleTensor:
 
 def test_data_that_are_not_equal_are_never_called_right() -> None:
     """The count of wrong elements comes from another kernel than the comparison."""
-    engine: Any = SimpleNamespace(buffer=IdleTensor(), exact=IdleTensor(), torch=SimpleNamespace(equal=lambda one, other: True))
+    engine: Any = SimpleNamespace(
+        views={4096: IdleTensor()}, exact=IdleTensor(), torch=SimpleNamespace(equal=lambda one, other: True)
+    )
     assert rank_program.parts().TorchEngine.wrong(engine, 4096) == 1
