@@ -70,7 +70,10 @@ def _health(gpu: Gpu) -> dict[str, Any]:
         "retired": refused,
         "sram_threshold": bool(told.get("ecc.sram_threshold", 0)) if ecc else refused,
         "recovery": told.get("recovery", 0) if ecc else refused,
-        "bar1": [told.get("bar1", 131072 << 20), told.get("bar1.used", 1 << 20)],
+        "bar1": [
+            told.get("bar1", max(131072 << 20, 1 << (gpu.memory - 1).bit_length())),  # a BAR's size is a power of two
+            told.get("bar1.used", 1 << 20),
+        ],
         "inforom": not told.get("inforom.corrupted"),
     }
 

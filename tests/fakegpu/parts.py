@@ -88,6 +88,7 @@ class Port:
     state: str
     layer: str  # "InfiniBand" "Ethernet" "Unspecified" (EFA)
     rate: int  # Gb/s
+    written: int  # what sysfs has for it: a kernel that knows no name of the speed writes SDR's
     mtu: int
     lid: int
     vlan: int

@@ -144,12 +144,13 @@ def rdma(tree: Tree, hca: Hca, numbers: tuple[int, int] | None) -> None:
 def port(tree: Tree, where: str, one: Port, elsewhere: bool = False) -> None:
     active = one.state == "ACTIVE"
     one_lane = (25,) if one.layer == "InfiniBand" else (10, 25)
-    lanes = 1 if one.rate in one_lane else 2 if one.rate == 50 else 8 if one.rate > 400 else 4
+    rate = one.written
+    lanes = 1 if rate in one_lane else 2 if rate == 50 else 8 if rate > 400 else 4
     tree.write(
         where,
         state=f"{STATES[one.state]}: {one.state}",
         phys_state="5: LinkUp" if active else "3: Disabled",
-        rate=f"{one.rate} Gb/sec ({lanes}X {LANES.get(one.rate // lanes, 'QDR')})",
+        rate=f"{rate} Gb/sec ({lanes}X {LANES.get(rate // lanes, 'QDR')})",
         link_layer=one.layer,
         lid=f"0x{one.lid:x}",
         sm_lid="0x1" if one.layer == "InfiniBand" else "0x0",

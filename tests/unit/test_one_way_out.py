@@ -62,6 +62,7 @@ def inputs(tmp_path: pathlib.Path) -> dict[str, tuple[str, ...]]:
     (tmp_path / "good.log").write_text(
         "node01:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 1 commId 0x2 - Init COMPLETE\n"
         "step 1 loss 2\n"
+        "node01:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1 - Destroy COMPLETE\n"
     )
     (tmp_path / "open.log").write_text("hello\n")
     (tmp_path / "bad.sh").write_text("export NCCL_IB_DISABLE=true\nexport NCCL_DEBUG=WARN\n")
