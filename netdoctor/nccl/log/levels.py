@@ -45,3 +45,8 @@ def level(line: bytes) -> Level:
     if _TOLD.search(head):
         return Level.TOLD
     return Level.WARNED if _WARNED.search(head) else Level.UNKNOWN
+
+
+def below_error(line: bytes) -> bool:
+    """Whether its speaker says that it goes on, as a logger does of an exception that it caught."""
+    return level(line) is not Level.UNKNOWN

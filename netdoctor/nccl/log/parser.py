@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log import benign, forms, messages, nccl_tests, prefix, runs
+from netdoctor.nccl.log import benign, forms, levels, messages, nccl_tests, prefix, runs
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
@@ -322,7 +322,7 @@ class Parser:
             return
         raised = self._tracebacks.feed(line, number) if self._tracebacks.concerns(line) else None
         if raised is not None:
-            if raised.ignored and not any(p.kind in _TELLS for p in matching(raised.text)):
+            if (raised.ignored or levels.below_error(line)) and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
             self._raised(raised, line)
         if (old := prefix.split_level(line)) is not None:
