@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from netdoctor.model import Status
@@ -103,3 +105,63 @@ def test_a_refused_command_line_outranks_its_exit_code(mark: str) -> None:
 
 def test_the_task_of_a_launcher_is_no_rank() -> None:
     assert diagnose(parse_text("3: [default2]:train.py: error: unrecognized arguments: --keep 5\n"))[0].subject == "job"
+
+
+STEPS = "".join(f"step:{n}/1335 train_time:{n * 59}ms\n" for n in range(1300, 1335))
+STACK = (
+    "55: [rank55]:[W626 15:11:03.092144172 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=75, addr=[n1]:44624, "
+    "remote=[n2]:8891): Connection reset by peer\n"
+    "55: Exception raised from recvBytes at /w/torch/csrc/distributed/c10d/Utils.hpp:679 (most recent call first):\n"
+    "55: frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0xd4 (0x4000262639f4 in /w/libc10.so)\n"
+    "55: frame #2: c10d::ProcessGroupNCCL::HeartbeatMonitor::runLoop() + 0x2ec (0x400040ea2c9c in /w/libtorch_cuda.so)\n"
+)
+LEFT = "55: [rank55]:[W626 15:11:02.9 ProcessGroupNCCL.cpp:1569] destroy_process_group() was not called before program exit\n"
+MLLOG = (
+    ':::MLLOG {"namespace": "", "time_ms": 16, "event_type": "INTERVAL_END", "key": "%s", "value": null, "metadata": {%s}}\n'
+)
+TRACEBACK = raised("(TaskRunner pid=5) ", "RuntimeError: DataLoader worker (pid 56) is killed by signal: Killed. ")
+
+
+def unwritten(text: str) -> list[Status]:
+    return [f.status for f in diagnose(replace(parse_text(text), written=False))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(STEPS + LEFT + STACK, id="the stack of a warning"),
+        pytest.param(STEPS + MLLOG % ("run_stop", '"lineno": 5, "status": "success"'), id="MLPerf, from 0.7 on"),
+        pytest.param(STEPS + TRACEBACK + "(TaskRunner pid=5) (\"Final validation metrics: {'x': \"\n", id="verl"),
+        pytest.param(STEPS + "2020-10-24 06:45:42,086 INFO All done!\n", id="CosmoFlow"),
+        pytest.param(STEPS + "Results saved \N{RIGHTWARDS ARROW} /w/r.json\n", id="results that are saved"),
+        pytest.param(
+            STEPS + "step:1335/1335 val_loss:3.2\npeak memory allocated: 31266 MiB\n", id="all steps of its own count"
+        ),
+        pytest.param(
+            "Epoch [5/5], Step [600/600], Loss: 0.2\nEpoch [5/5], Step [600/600], Loss: 0.3\n" * 3 + "Test accuracy: 0.9\n",
+            id="of its own epochs",
+        ),
+    ],
+)
+def test_a_good_end_that_programs_tell(text: str) -> None:
+    assert unwritten(text) == [Status.PASS]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(STEPS, id="steps that stop"),
+        pytest.param(STEPS + LEFT + STACK.replace("[W", "[E"), id="the stack of an error"),
+        pytest.param(STEPS + LEFT.replace("55", "54") + STACK.partition("\n")[2], id="a stack of which nobody knows whose"),
+        pytest.param(STEPS + MLLOG % ("run_stop", '"lineno": 5, "status": "aborted"'), id="MLPerf, aborted"),
+        pytest.param(STEPS + MLLOG % ("eval_stop", '"status": "success"'), id="MLPerf, a part"),
+        pytest.param(STEPS + TRACEBACK, id="a worker that is killed before the end"),
+        pytest.param(STEPS + "step:1335/1335 val_loss:3.2\n", id="nothing after the last step"),
+        pytest.param(STEPS + "step:1335/1335 val_loss:3.2\nsaving the model\n", id="what it began after the last step"),
+        pytest.param(STEPS + "step:1335/1335 val_loss:3.2\npeak memory al", id="the middle of a line"),
+        pytest.param("Epoch [1/5], Step [600/600], Loss: 0.2\n" * 9 + "Test accuracy: 0.9\n", id="an epoch among others"),
+        pytest.param("Epoch: 0 step 600/600 loss 0.2\n" * 9 + "Test accuracy: 0.9\n", id="an epoch of nobody knows how many"),
+    ],
+)
+def test_what_is_no_good_end(text: str) -> None:
+    assert Status.PASS not in unwritten(text) or Status.FAIL in unwritten(text)

@@ -61,10 +61,11 @@ def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
     if quiet.status is Status.PASS and (name := unopened(log)) and log.many_nodes is not False:
         text = f"the RDMA device {name} cannot be opened, and whether there is another this log does not show"
         return _unknown(text, "job", evidence, _TRANSPORT)
-    if quiet.status is Status.PASS and end.ending is Ending.OPEN and log.written is False and not _all_there(log, end):
-        # A process that was killed, or whose node is gone, leaves just such a log.
-        text = f"{quiet.message}; but the log ends without an end, and no process here still writes it"
-        return _unknown(text, "job", evidence, _RUNS)
+    if quiet.status is Status.PASS and end.ending is Ending.OPEN and log.written is False:
+        if (there := _all_there(log, end)) is None:  # a process that was killed, or whose node is gone, leaves just such a log
+            text = f"{quiet.message}; but the log ends without an end, and no process here still writes it"
+            return _unknown(text, "job", evidence, _RUNS)
+        quiet = replace(quiet, message=there)
     ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
     return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
 
@@ -214,6 +215,8 @@ def _all_there(log: LogFacts, end: Outcome) -> str | None:
         return f"each of the {len(ranks)} ranks came and said so; no line tells of more"
     if len(log.files) == 1 and end.ending is Ending.FINISHED and any(log.lines - e.last < _END for e in end.events):
         return "the program ended in good order, and nothing failed before"
+    if log.counted and not log.unended and log.lines - max(log.good.values(), default=0) < _END:
+        return f"the program took {log.counted} steps by its own count, and nothing failed before"
     if len(log.files) == 1 and any("bar" in e.data and log.lines - e.last < _END for e in log.of("finished")):
         return "a bar of the program's is full, and nothing failed before; whether that was the end, the log does not say"
     return None
