@@ -83,8 +83,8 @@ def test_a_traceback_that_is_printed_as_a_warning_was_caught(mark: str) -> None:
     assert outcome(log).ending is Ending.ENDED
 
 
-@pytest.mark.parametrize("mark", [GLOG.replace(":W", ":E"), VLLM.replace("WARNING", "ERROR")])
-def test_one_that_is_printed_as_an_error_was_not(mark: str) -> None:
+@pytest.mark.parametrize("mark", [GLOG.replace(":W", ":E"), GLOG.replace(":W", ":I"), VLLM.replace("WARNING", "ERROR")])
+def test_one_that_is_an_error_or_passed_on_was_not(mark: str) -> None:
     assert parse_text(warned(mark)).of("exception")
 
 
@@ -165,3 +165,9 @@ def test_a_good_end_that_programs_tell(text: str) -> None:
 )
 def test_what_is_no_good_end(text: str) -> None:
     assert Status.PASS not in unwritten(text) or Status.FAIL in unwritten(text)
+
+
+def test_a_route_that_is_not_there_is_a_firewall_or_an_interface() -> None:
+    found = diagnose(parse_text("Last error:\nsocketStartConnect: Connect to 192.168.19.14<52822> failed : No route to host\n"))
+    assert [f.cause for f in found[:2]] == ["firewall_connect", "socket_ifname"]
+    assert "interface" in found[0].message and "ping" in found[0].message

@@ -47,6 +47,6 @@ def level(line: bytes) -> Level:
     return Level.WARNED if _WARNED.search(head) else Level.UNKNOWN
 
 
-def below_error(line: bytes) -> bool:
-    """Whether its speaker says that it goes on, as a logger does of an exception that it caught."""
-    return level(line) is not Level.UNKNOWN
+def caught(line: bytes) -> bool:
+    """Whether an exception's last line is a logger's warning; information may be a child's output that is passed on."""
+    return level(line) is Level.WARNED

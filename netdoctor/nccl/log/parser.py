@@ -322,7 +322,7 @@ class Parser:
             return
         raised = self._tracebacks.feed(line, number) if self._tracebacks.concerns(line) else None
         if raised is not None:
-            if (raised.ignored or levels.below_error(line)) and not any(p.kind in _TELLS for p in matching(raised.text)):
+            if (raised.ignored or levels.caught(line)) and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
             self._raised(raised, line)
         if (old := prefix.split_level(line)) is not None:
