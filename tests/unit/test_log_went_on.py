@@ -159,6 +159,9 @@ def test_a_good_end_that_programs_tell(text: str) -> None:
         pytest.param(STEPS + "step:1335/1335 val_loss:3.2\n", id="nothing after the last step"),
         pytest.param(STEPS + "step:1335/1335 val_loss:3.2\nsaving the model\n", id="what it began after the last step"),
         pytest.param(STEPS + "step:1335/1335 val_loss:3.2\npeak memory al", id="the middle of a line"),
+        pytest.param(
+            STEPS + "{'train_runtime': 6311.5}\n" + "  (norm): LayerNorm()\n" * 120, id="what began behind a good end"
+        ),
         pytest.param("Epoch [1/5], Step [600/600], Loss: 0.2\n" * 9 + "Test accuracy: 0.9\n", id="an epoch among others"),
         pytest.param("Epoch: 0 step 600/600 loss 0.2\n" * 9 + "Test accuracy: 0.9\n", id="an epoch of nobody knows how many"),
     ],
