@@ -30,6 +30,7 @@ _NOT_FACTS: Final = frozenset(
         "work",
         "up_at",
         "runs",
+        "counted",
         "silence",
         "unended",
         "written",

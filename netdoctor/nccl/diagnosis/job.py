@@ -17,6 +17,7 @@ from netdoctor.nccl.log.wordings import Wording
 
 _SWITCHED_OFF: Final = "NCCL_IB_DISABLE=1: data between the nodes goes over TCP; where they have RDMA adapters, unset it"
 _END: Final = 25  # lines at the end of a log in which a program says that it is done
+_BEHIND: Final = 100  # lines behind a good end that are still of its program's leaving; 50 are the most of 18 real logs
 _LINES: Final = 12  # that are shown verbatim
 _LATER: Final = "sacct -j <job> -o State,ExitCode,Elapsed,Timelimit; kubectl get events; the program's last checkpoint"
 _NEXT: Final = "run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)"
@@ -61,12 +62,31 @@ def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
     if quiet.status is Status.PASS and (name := unopened(log)) and log.many_nodes is not False:
         text = f"the RDMA device {name} cannot be opened, and whether there is another this log does not show"
         return _unknown(text, "job", evidence, _TRANSPORT)
-    if quiet.status is Status.PASS and end.ending is Ending.OPEN and log.written is False and not _all_there(log, end):
+    if quiet.status is Status.PASS and log.written is False:
+        quiet = _unwatched(log, end, quiet, evidence)
+    ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
+    return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
+
+
+def _unwatched(log: LogFacts, end: Outcome, quiet: Finding, evidence: Mapping[str, Any]) -> Finding:
+    """What a log of which nothing is bad may be called where no process writes it any more."""
+    if end.ending is Ending.OPEN:
+        if (there := _all_there(log, end)) is not None:
+            return replace(quiet, message=there)
         # A process that was killed, or whose node is gone, leaves just such a log.
         text = f"{quiet.message}; but the log ends without an end, and no process here still writes it"
         return _unknown(text, "job", evidence, _RUNS)
-    ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
-    return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
+    if (more := _goes_on(log, end)) > _BEHIND:
+        text = f"the log goes on for {more} lines behind a good end: what began there has neither work nor an end in this log"
+        return _unknown(text, "job", evidence, _RUNS)
+    return quiet
+
+
+def _goes_on(log: LogFacts, end: Outcome) -> int:
+    """Lines behind the last good end and the last sign of work, of one file."""
+    if end.ending is not Ending.FINISHED or not end.events or len(log.files) != 1:
+        return 0
+    return log.lines - max(*log.good.values(), *(e.last for e in log.of("finished")), 0)
 
 
 def not_told(end: Outcome) -> Finding:
@@ -214,6 +234,8 @@ def _all_there(log: LogFacts, end: Outcome) -> str | None:
         return f"each of the {len(ranks)} ranks came and said so; no line tells of more"
     if len(log.files) == 1 and end.ending is Ending.FINISHED and any(log.lines - e.last < _END for e in end.events):
         return "the program ended in good order, and nothing failed before"
+    if log.counted and not log.unended and log.lines - max(log.good.values(), default=0) < _END:
+        return f"the program took {log.counted} steps by its own count, and nothing failed before"
     if len(log.files) == 1 and any("bar" in e.data and log.lines - e.last < _END for e in log.of("finished")):
         return "a bar of the program's is full, and nothing failed before; whether that was the end, the log does not say"
     return None

@@ -71,6 +71,8 @@ def after(log: LogFacts, e: Event) -> After:
         return told
     if retry is Retry.NEVER:
         return After.STOPPED
+    if _of_the_script(log, e):
+        return After.WENT_ON
     # All ranks of a communicator take part in setting it up.
     if log.up_at.get(e.file, 0) > e.last or any(
         f.file == e.file and f.last > e.last for f in log.of("finished") if _of_all(f, e)
@@ -95,6 +97,15 @@ def _server(log: LogFacts, e: Event) -> After | None:
         return After.WENT_ON
     waited = log.of("blocked", "watchdog", "heartbeat", "barrier", "stalled")
     return After.STOPPED if any(before(e, w) for w in waited) else None
+
+
+def _of_the_script(log: LogFacts, e: Event) -> bool:
+    """Whether it is of the job's script, which started its tasks after it: a launcher that marks the lines of a task marks
+    them all (srun --label, mpirun --tag-output), so one without its mark is no task's."""
+    lacked = e.kind == "unstarted" and Wording.COMMAND_NOT_FOUND.within(e.text)
+    if e.rank is not None or not (lacked or e.kind in {"exception", "raised"} or (e.kind == "trouble" and "what" in e.data)):
+        return False
+    return any(o.line > e.last and o.file == e.file and Wording.MARK_OF_A_TASK.within(o.text) for o in log.events)
 
 
 def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:

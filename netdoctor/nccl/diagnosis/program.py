@@ -55,10 +55,11 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     first = next((e for e in own if after(log, e) is After.STOPPED), next(iter(own), None))
     if first is None:
         if not raised and (alone := _without_traceback(log)) is not None:
-            text, fix = "the program ended by an exception of its own, whose traceback is not in this log", _READ
-            if ": error: " in alone[1]:
-                text, fix = "the program refused its command line and did not start", _ARGUMENTS
-            yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, f"{text}: {alone[1]}", alone[:1], fix, fault=Fault.EXCEPTION)
+            text, fix, sure = "the program ended by an exception of its own, whose traceback is not in this log", _READ, False
+            if ": error: " in alone[1]:  # the exit code with which a launcher knows its ranks says no more (argparse: 2)
+                text, fix, sure = "the program refused its command line and did not start", _ARGUMENTS, True
+            confidence = Confidence.LIKELY_PLUS if sure else Confidence.LIKELY_MINUS
+            yield Hypothesis("rank_died", confidence, f"{text}: {alone[1]}", alone[:1], fix, fault=Fault.EXCEPTION)
         if raised and not (log.above_info("generic") and all(map(of_launcher, raised))):
             kind = raised[0].data.get("type", "an exception")
             inner = kind.partition("(")[2].rstrip(")")

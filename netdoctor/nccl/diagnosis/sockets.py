@@ -190,7 +190,9 @@ def _no_route(c: _FailedConnect) -> Iterator[Hypothesis]:
     wrong = c.several_interfaces or c.ipv6 or errno.ENETUNREACH in c.errnos
     text = f"no route{c.to}: an interface was chosen that the peer is not behind"
     yield c.because("socket_ifname", Confidence.LIKELY_PLUS if wrong else Confidence.OPEN_PLUS, text, Topic.INTERFACE)
-    text = f"no route{c.to}: a firewall that rejects answers the same"
+    # net/ipv4/icmp.c, icmp_err_convert: a host that nobody answers for, and one that a firewall forbids, are one errno.
+    text = f"no route{c.to}: a firewall rejects it, or NCCL chose an interface of the peer that is not reached from here"
+    text += "; a ping that is answered means the firewall"
     yield c.because("firewall_connect", Confidence.LIKELY, text, Topic.FIREWALL)
 
 

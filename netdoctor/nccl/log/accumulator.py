@@ -112,7 +112,8 @@ class Accumulator:
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
     runs: dict[int, int] = field(default_factory=dict)  # file -> jobs whose output is in it, where there are several
-    silence: dict[int, int] = field(default_factory=dict)  # file -> minutes of it after the last sign of work
+    silence: int = 0  # minutes of a file after its last sign of work, the most
+    counted: str = ""  # the last file's: "1335 of 1335", where the last sign of work is the end of the program's own count
     rank_zeros: set[str] = field(
         default_factory=set
     )  # processes that are rank 0 in headers of nccl-tests, since the last result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from netdoctor.nccl.log import prefix
 from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.times import minutes
 
@@ -33,6 +34,21 @@ _STILL: Final = re.compile(
     rb"|still (?:not|waiting)|waited (?:for )?\d)\b",
     re.IGNORECASE,
 )
+# A program's own count of its steps, of epochs where it counts these too: "step:1335/1335", "Epoch [5/5], Step [600/600]".
+_STEPS: Final = re.compile(
+    rb"\b(?:steps?|iter(?:ation)?s?)\b\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b", re.IGNORECASE
+)
+_EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
+# What a program begins behind its last step, and may not come to the end of.
+_BEGUN: Final = re.compile(
+    rb"\b(?:sav|writ|stor|export|upload|push|load|start|begin|evaluat|validat|test|merg|gather|convert|wait|run)+ing\b|\.\.\.\W*$"
+    rb"|\xe2\x80\xa6\W*$",
+    re.IGNORECASE,
+)
+# What c10 puts below an exception's own words (c10/util/Exception.cpp): it is of the line before, and says nothing by itself.
+_STACK: Final = re.compile(
+    rb"\bException raised from \S{1,100} at \S{1,400}:\d{1,6} \(most recent call first\):|\bframe #\d{1,3}: "
+)
 _MOST: Final = 8  # lines
 
 
@@ -41,6 +57,8 @@ class LastWords:
 
     def __init__(self) -> None:
         self.latest = b""  # the last line of all, whatever it says
+        self.before = b""  # the one before it
+        self._of_a_warning = False  # the stack that is being read
         self._work = b""  # the last that shows work
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
@@ -50,6 +68,12 @@ class LastWords:
         self._lines.clear()
 
     def feed(self, line: bytes, number: int) -> None:
+        if (stack := _STACK.search(line)) is not None:
+            if not stack[0].startswith(b"frame"):
+                same = prefix.rank(self.before) == prefix.rank(line)
+                self._of_a_warning = same and level(self.before) is Level.WARNED
+            if self._of_a_warning:
+                return
         still = _STILL.search(line) is not None
         ill = _ILL.search(line) is not None and not _NONE.search(line)
         if not (ill or still or _HINTS.search(line)):
@@ -65,10 +89,21 @@ class LastWords:
         """Minutes between the last sign of work and the last line."""
         return minutes(self._work, self.latest) if self._work else 0
 
+    @property
+    def counted(self) -> str:
+        """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
+        steps, epochs = _STEPS.search(self._work), list(_EPOCH.finditer(self._work))
+        if steps is None or self.latest == self._work or _BEGUN.search(self.latest):
+            return ""
+        if any(one["at"] is None or int(one["at"]) != int(one["all"]) for one in (steps, *epochs)):
+            return ""
+        return f"{int(steps['at'])} of {int(steps['all'])}"
+
     def close(self, silent: bool) -> dict[int, bytes]:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
         lines = self._lines if self._work or silent else {}
         if silent and not self._work:
             lines = lines or self._hints
-        self._lines, self._hints, self._work, self.latest = {}, {}, b"", b""
+        self._lines, self._hints, self._of_a_warning = {}, {}, False
+        self._work = self.latest = self.before = b""
         return lines

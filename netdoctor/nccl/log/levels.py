@@ -45,3 +45,8 @@ def level(line: bytes) -> Level:
     if _TOLD.search(head):
         return Level.TOLD
     return Level.WARNED if _WARNED.search(head) else Level.UNKNOWN
+
+
+def caught(line: bytes) -> bool:
+    """Whether an exception's last line is a logger's warning; information may be a child's output that is passed on."""
+    return level(line) is Level.WARNED

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.nccl.log.pattern import row
+from netdoctor.nccl.log.pattern import BEGIN, row
 
 PATTERNS: Final = (
     # a file system's server that does not answer, or that answers again
@@ -43,11 +43,11 @@ PATTERNS: Final = (
     ),
     # Open MPI's name of the process that ended first: [[job,step],rank]
     row("died", "process name: [[", r"Process name: \[\[\d+,\d+\],(?P<of>\d+)\]", "of", follow=1),
-    # the interpreter is being taken down, after the program's last line; and the last line of evaluations
+    # the interpreter is being taken down, after the program's last line; the last line of evaluations, and of MLPerf's CosmoFlow
     row(
         "finished",
-        "interpreter state is not initialized|saved to|written to|exported to",
-        r"(?P<left>Python interpreter state is not initialized\. The process may be terminated|\b(?:results?|predictions?|metrics|scores|summary)\b.{0,30} (?:saved|written|exported) to\b)",
+        "interpreter state is not initialized|saved to|written to|exported to|saved →|saved ->|all done",
+        rf"(?P<left>(?:{BEGIN}|\bINFO:? )All done\b(?!\W? ?\w)|Python interpreter state is not initialized\. The process may be terminated|\b(?:results?|predictions?|metrics|scores|summary)\b.{{0,30}} (?:(?:saved|written|exported) to\b|saved (?:->|→)))",
         "left",
     ),
 )

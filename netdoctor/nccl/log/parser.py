@@ -1,4 +1,4 @@
-"""The parser of NCCL's output: bytes in, `LogFacts` out.  One parser for log files and for the ranks that preflight runs.
+"""The parser of NCCL's output: bytes in, `LogFacts` out.  One for log files and for the ranks that preflight runs.
 
 Bytes stream through; what is kept grows with ranks and pairs of ranks.  Most lines of a training log are not NCCL's, so a
 chunk in which NCCL is rare is searched for a few words instead of being read line by line, and what two lines of one shape
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log import benign, forms, messages, nccl_tests, prefix, runs
+from netdoctor.nccl.log import benign, forms, levels, messages, nccl_tests, prefix, runs
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
@@ -151,8 +151,8 @@ class Parser:
         self._events.close()
         for cut in self._tracebacks.close():
             self._raised(cut, cut.text)
-        if (silence := self._last_words.silence) > 0:
-            self.accumulator.silence[len(self.accumulator.files) - 1] = silence
+        self.accumulator.counted = self._last_words.counted
+        self.accumulator.silence = max(self.accumulator.silence, self._last_words.silence)
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             index = self._unnamed()
             self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
@@ -322,7 +322,7 @@ class Parser:
             return
         raised = self._tracebacks.feed(line, number) if self._tracebacks.concerns(line) else None
         if raised is not None:
-            if raised.ignored and not any(p.kind in _TELLS for p in matching(raised.text)):
+            if (raised.ignored or levels.caught(line)) and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
             self._raised(raised, line)
         if (old := prefix.split_level(line)) is not None:
@@ -340,7 +340,7 @@ class Parser:
         if (facts or self._runs.over) and (begin := self._runs.feed(line, number)) > 0:
             self._next_run(begin)
             shape = self._shape(b"\0" + line, tagged=False)  # what the old one holds is of the run before
-        self._last_words.latest = line
+        self._last_words.before, self._last_words.latest = self._last_words.latest, line
         if work:
             accumulator.worked(prefix.rank(line[:_MARK]), number)
             self._last_words.work(line)

@@ -18,7 +18,7 @@ ERRNO: Final = r"(?P<errno>[A-Za-z][A-Za-z /\-]{3,60})"
 APOSTROPHE: Final = r"(?:['`]|\xe2\x80[\x98\x99])?"  # as printed, as a forum or a word processor made of it (UTF-8), or lost
 # The begin of a line of a program, behind what launchers and collectors of logs put there, and its end.
 BEGIN: Final = (
-    r"^(?:\[rank\d+\]: ?|\(\w+ pid=[^)]*\) ?| *\d{1,7}: |\[\d+,\d+\]<\w+>:|\[pod/[^\]]*\] ?|\S+ std(?:err|out) F "
+    r"^(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?| *\d{1,7}: |\[\d+,\d+\]<\w+>:|\[pod/[^\]]*\] ?|\S+ std(?:err|out) F "
     r"|[a-z][\w\-]*\d[\w.\-]*: |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]+:\d+\] )*"
 )
 END: Final = r"(?: \[repeated \d+x across cluster\])? *$"

@@ -34,8 +34,9 @@ _WHO: Final = (
 # Kubernetes' and CloudWatch's stamps, which may stand right before the host name.
 _STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)")
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
-# mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"
-_RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): ")
+# mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"; not srun's of a node whose
+# torchrun marks its own processes ("3: [default1]:")
+_RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): (?!\[default\d)")
 _OWN_RANK: Final = re.compile(
     rb"^ {0,8}\d{1,7}: \[rank(\d{1,7})\]"
 )  # srun's task is a launcher, or its node, where torch names the rank

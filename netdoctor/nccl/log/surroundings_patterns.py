@@ -100,11 +100,11 @@ PATTERNS: Final = (
         r"(?P<left>Process \d+ exits successfully|Process group destroyed|\bjob .{0,80} succeeded\b|^(?!.*(?:NCCL (?:INFO|WARN)|\bnot\b|fail|error|unsuccess|expect|time[sd]? ?out|\bhang|stuck|lost|abort|mismatch|refused)).{0,80}\b(?:all_?reduce|all_?gather|broadcast|reduce_?scatter|nccl|barrier|distributed|collective\w*|gpu)\b.{0,80}(?: (?:ok|passed|success|successful|successfully|succeeded)|[:=]ok)\b(?! (?:rate|ratio|count|if|when|after)\b))",
         "left",
     ),
-    # a program's own last words: MLPerf's log and the script of its submissions, Megatron's print_datetime, torchvision's references
+    # a program's own last words: MLPerf's log and the script of its submissions, verl's trainer, Megatron's print_datetime, torchvision's references
     row(
         "finished",
-        "run_stop|ending timing run|[after training is done]|training time",
-        rf"\brun_stop: .{{0,200}}\bsuccess\b|{BEGIN}ENDING TIMING RUN AT \d|\[after training is done\] datetime: \d|{BEGIN}(?:\w+ )?Training time:? (?:\d+ days?, )?\d+:\d\d:\d\d",
+        "run_stop|ending timing run|[after training is done]|training time|final validation metrics",
+        rf"\brun_stop(?:: |\", ).{{0,200}}\bsuccess\b|{BEGIN}\(?[\"']Final validation metrics: |{BEGIN}ENDING TIMING RUN AT \d|\[after training is done\] datetime: \d|{BEGIN}(?:\w+ )?Training time:? (?:\d+ days?, )?\d+:\d\d:\d\d",
     ),
     # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B
     row(
