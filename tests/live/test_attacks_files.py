@@ -90,7 +90,8 @@ def test_nothing_is_written_into_what_the_user_put_there(folder: Path, output: s
     place = sticky / output
     plant(sticky / "passing_nodes.txt" if output == "list" else place, what, target)
     path = sticky / "passing_nodes.txt" if output == "list" else place
-    held = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # eve waits, and keeps what she has open
+    # eve waits, and keeps what she has open; by its own name, for root follows no link of hers (fs.protected_symlinks)
+    held = os.open(os.path.realpath(path), os.O_RDWR | os.O_NONBLOCK)
     done = netdoctor(*OUTPUTS[output], str(sticky if output == "list" else place))
     with suppress(BlockingIOError):
         assert os.read(held, 1 << 16) in (b"eve's", b"root's"), done.stderr
@@ -98,7 +99,7 @@ def test_nothing_is_written_into_what_the_user_put_there(folder: Path, output: s
     assert target.read_text() == "root's"
     now = path.lstat()
     if what in ("pipe", "link"):
-        assert now.st_uid == EVE and "not written" in done.stderr, done.stderr
+        assert now.st_uid == EVE and ("not written" in done.stderr or "cannot be written" in done.stderr), done.stderr
     else:  # renamed over: what is there is root's, whole, and nobody had it open
         assert now.st_uid == 0 and not now.st_mode & 0o022 and now.st_nlink == 1
 
@@ -315,7 +316,7 @@ def test_a_verdict_of_the_users_is_not_roots(monkeypatch: pytest.MonkeyPatch) ->
     try:
         told: list[int] = []
         monkeypatch.setattr(wrapper.signals, "restore", lambda: None)
-        thread = threading.Thread(target=lambda: told.append(wrapper.ask_doctor()))
+        thread = threading.Thread(target=lambda: told.append(wrapper.ask_doctor(quiet=False)))
         thread.start()
         thread.join(30)
         assert told == [4]

@@ -71,7 +71,7 @@ def test_ranks_see_that_their_doctor_died(monkeypatch: pytest.MonkeyPatch, capfd
             select.select([door], [], [])  # until the other rank waits
             os.kill(os.getpid(), signal.SIGKILL)
     try:
-        assert run.ask_doctor() == 4
+        assert run.ask_doctor(quiet=False) == 4
         assert "ended without a verdict" in capfd.readouterr().err
     finally:
         os.waitpid(child, 0)
