@@ -27,7 +27,7 @@ ifeq ($(shell test ! -e $(VENV) || { test -x $(BIN)/python && grep -qF "$$(pwd -
 .PHONY: $(BIN)/python $(VENV)/.run $(VENV)/.dev $(VENV)/.torch
 endif
 
-.PHONY: help preflight check test parts pyz release lab bench golden mutants fuzz docs libnccl newest-nccl torches gpu-proof clean
+.PHONY: help preflight check .types .units test parts pyz release lab bench golden mutants fuzz docs libnccl newest-nccl torches gpu-proof clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -66,14 +66,20 @@ $(VENV)/.torch: | $(BIN)/python
 	   { $(PIP) $(TORCH) || { $(NO_PIP); }; } && touch $(VENV)/.netdoctor-torch; fi
 	@echo '$(strip $(TORCH))' > $@
 
+# The types are looked at while the unit tests run: in a fresh clone mypy has no cache and needs as long as a third of them.
 check: $(VENV)/.dev  ## lint, types and unit tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/pytest -q -n auto --dist worksteal -m 'not whole' tests/unit
+	@$(MAKE) --no-print-directory -j 2 .types .units
 
-test: check $(VENV)/.torch parts  ## check, whole machines replayed, and what runs live on this machine
-	@code=0; $(BIN)/pytest -q -n auto --dist worksteal -m whole tests/unit || code=$$?; \
+.types:
+	@$(BIN)/mypy
+
+.units:
+	@$(BIN)/pytest -q -n auto --dist worksteal -m 'not slow' tests/unit
+
+test: check $(VENV)/.torch parts  ## check, the slow unit tests, and what runs live on this machine
+	@code=0; $(BIN)/pytest -q -n auto --dist worksteal -m slow tests/unit || code=$$?; \
 	 $(BIN)/pytest -q -n 2 --dist loadfile --durations=20 -m 'not hosts' tests/live || code=$$?; \
 	 $(BIN)/pytest -q --durations=20 -m hosts tests/live || code=$$?; $(BIN)/python -m tests.support.packages >&2; exit $$code
 

@@ -115,6 +115,7 @@ def test_a_lock_in_a_folder_that_others_may_write_is_none(tmp_path: Path, monkey
     assert linked.note
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user first")
 @pytest.mark.parametrize(("uid", "refused"), [(64011, False), (0, True)])
 def test_root_of_a_namespace_of_one_user_is_that_user(uid: int, refused: bool) -> None:

@@ -185,6 +185,7 @@ names = st.sampled_from(
 kinds = st.sampled_from(["forked", "phase", "error", "exit", "size", "verified", "result", "affinity", "fact", "facts"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(names, anything | kinds | st.sampled_from([0, 1, *PHASES]), max_size=6), max_size=12))
 def test_whatever_a_rank_sends_is_no_exception(events: list[dict[str, Any]]) -> None:
     for interruption in (None, Interruption(STALLED, 1.0)):

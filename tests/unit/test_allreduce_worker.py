@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _PROGRAM = """
 import resource, sys, time
 from netdoctor.allreduce.worker import Worker

@@ -65,6 +65,7 @@ def _interrupted(venv: Path) -> None:
     (venv / "bin/pip").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
 @pytest.mark.parametrize("hurt", [_whole, _moved, _without_python, _interrupted])
 @pytest.mark.parametrize("name", ["clone", "a user's clone"])
@@ -91,6 +92,7 @@ def test_a_venv_that_cannot_be_used_is_made_anew(tmp_path: Path, hurt: Callable[
     assert ("anew" in done.stderr) is anew
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
 def test_an_old_report_is_not_called_this_looks(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
@@ -121,6 +123,7 @@ def test_a_set_up_that_reaches_no_index_says_so(tmp_path: Path) -> None:
 OWN_FILES = ("json", "typing", "struct", "random", "typer", "yaml", "dataclasses", "torch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_a_users_file_takes_no_modules_place(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the user was imported')\n")
@@ -129,6 +132,7 @@ def test_a_users_file_takes_no_modules_place(tmp_path: Path, name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9"])
 def test_an_old_python_is_told_by_the_clone_too(version: str) -> None:
     python = next((path for path in Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python3")), None)
@@ -158,6 +162,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.root
 def test_the_copy_is_roots_and_means_itself(checkout: Path) -> None:
@@ -176,6 +181,7 @@ def test_the_copy_is_roots_and_means_itself(checkout: Path) -> None:
     assert not target.parent.exists()
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.root
 def test_pytest_runs_in_the_copy_with_its_code_and_arguments(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +202,7 @@ def test_pytest_runs_in_the_copy_with_its_code_and_arguments(checkout: Path, mon
     assert named == f"{target}/build:{checkout}-2"
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.root
 @pytest.mark.parametrize(

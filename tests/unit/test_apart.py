@@ -11,6 +11,8 @@ import pytest
 from tests.live import test_apart as every
 from tests.support.namespaces.folders import own_folder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:

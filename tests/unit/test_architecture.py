@@ -203,6 +203,7 @@ def test_helper_programs_stand_alone() -> None:
         assert not [name for name in imports(path) if name.startswith("netdoctor")], path.name
 
 
+@pytest.mark.slow
 def test_version_imports_nothing_heavy() -> None:
     program = (
         "import sys; sys.argv = ['netdoctor', '--version']\n"
@@ -219,6 +220,7 @@ def test_version_imports_nothing_heavy() -> None:
     assert not loaded & heavy
 
 
+@pytest.mark.slow
 def test_what_checks_import_is_ready_for_no_log() -> None:
     """Its patterns take a tenth of what all else does to import, and a look at a node reads none."""
     program = "import sys, netdoctor.api; print(*sys.modules)"

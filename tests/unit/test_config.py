@@ -326,6 +326,7 @@ def test_sizes(text: object, bytes_: int) -> None:
     assert size(text) == bytes_
 
 
+@pytest.mark.slow
 def test_yaml_is_not_imported_without_a_file() -> None:
     code = "import sys, netdoctor.config.load as c; c.load(environ={}, site='/nonexistent/x'); sys.exit('yaml' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0

@@ -109,6 +109,7 @@ def test_who_said_it(tmp_path: Path) -> None:
     assert set(rows) == set(KEYS)
 
 
+@pytest.mark.slow
 def test_a_namesake_that_lies_over_us_is_told(tmp_path: Path) -> None:
     shutil.copytree(
         ROOT / "netdoctor", tmp_path / "netdoctor", ignore=shutil.ignore_patterns("__pycache__", "deploy"), symlinks=False

@@ -84,6 +84,7 @@ def results(found: Dcgm) -> tuple[DiagResult, ...] | Unavailable:
     return found.diagnosed.results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -116,6 +117,7 @@ X""",
     assert results(facts_of(told)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [
@@ -135,6 +137,7 @@ def test_what_its_diagnostic_does_not_say(text: str, kind: Kind, words: str, tmp
     assert (lost.kind, words in lost.detail) == (kind, True)
 
 
+@pytest.mark.slow
 def test_who_kills_the_child_ends_the_diagnostic(tmp_path: Path) -> None:
     """It is told to end, and has the time to stop what the daemon runs."""
     stops = f"trap 'echo > {tmp_path}/told; exit 1' TERM; echo > {tmp_path}/runs; sleep 60 & wait"

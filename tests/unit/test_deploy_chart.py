@@ -67,6 +67,7 @@ def test_the_schema_of_the_values_knows_each_of_them() -> None:
     names(yaml.safe_load((FOLDER / "values.yaml").read_text()), json.loads((FOLDER / "values.schema.json").read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["kustomize", "kubectl", "helm"])
 def test_metrics_are_one_more_container(by: str, tmp_path: Path) -> None:
     """The component that the overlay has in a comment, and the chart's value: the same."""

@@ -163,6 +163,7 @@ def test_usage(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "kubernetes alone" in done.stderr
 
 
+@pytest.mark.slow
 def test_from_standard_input() -> None:
     text = yaml.safe_dump(KINDS["Pod"])
     command = [sys.executable, "-m", "netdoctor", "deploy", "kubernetes", "--gate", "-"]

@@ -48,6 +48,7 @@ def named(pod: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_our_kustomize_gives_what_kubectl_gives(overlay: str) -> None:
     theirs = kustomize.by_kubectl(FOLDER / "overlays" / overlay)
@@ -88,6 +89,7 @@ def test_the_gate_has_all_that_the_main_container_has(overlay: str, gate: str) -
     assert init["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
+@pytest.mark.slow
 def test_a_field_of_a_users_job_reaches_the_gate(tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "k8s")
     job = tmp_path / "k8s/base/job.yaml"
@@ -134,6 +136,7 @@ def user_job(tmp_path: Path, text: str, by: Any) -> dict[str, Any]:
     return pod
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [kustomize.render, kustomize.by_kubectl])
 def test_a_bare_job_gets_its_gate(tmp_path: Path, by: Any) -> None:
     pod = user_job(tmp_path, BARE, by)
@@ -146,6 +149,7 @@ def test_a_bare_job_gets_its_gate(tmp_path: Path, by: Any) -> None:
     assert {m["name"] for m in main["volumeMounts"]} == {v["name"] for v in pod["volumes"]} == {"netdoctor", "netdoctor-config"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [kustomize.render, kustomize.by_kubectl])
 def test_what_is_the_jobs_alone_stays_with_it(tmp_path: Path, by: Any) -> None:
     """An init container may have no probe and no lifecycle, and `args` would be taken for netdoctor's."""

@@ -74,6 +74,7 @@ def test_the_plugin_waits_for_nobody(tmp_path: Path, make: Callable[[Path], None
     assert npd(tmp_path / "status") == (2, "netdoctor has not looked yet\n")
 
 
+@pytest.mark.slow
 def test_what_the_watcher_leaves_is_what_the_plugin_reads(tmp_path: Path) -> None:
     """With a netdoctor that says what it is told: the real one runs in the live tests."""
     fake = tmp_path / "fake_netdoctor.py"
@@ -187,6 +188,7 @@ def api() -> Iterator[tuple[type[FakeApi], str]]:
         server.server_close()
 
 
+@pytest.mark.slow
 def test_the_program_patches_its_node(tmp_path: Path, api: tuple[type[FakeApi], str]) -> None:
     handler, url = api
     (tmp_path / "token").write_text("secret\n")

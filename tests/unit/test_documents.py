@@ -47,6 +47,7 @@ def test_the_site_has_every_page_once() -> None:
     assert sorted(named) == sorted({"index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *made, *docs})
 
 
+@pytest.mark.slow
 def test_the_reference_has_everything() -> None:
     pages = reference.pages()
     assert {spec.id for spec in load(None, site=False).specs} == set(re.findall(r"(?m)^## (.*)$", pages["checks.md"]))

@@ -120,6 +120,7 @@ DOORS: dict[str, Callable[[str, pathlib.Path], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 def test_what_comes_in_comes_out_clean(door: str, tmp_path: pathlib.Path) -> None:
     text = DOORS[door](NASTY.replace("\x00", "") if door in ("an error", "an argument") else NASTY, tmp_path)

@@ -144,6 +144,7 @@ def test_judge(function: Any, have: dict[str, Any], status: Status) -> None:
     assert all(f.check == spec(function).id and f.cause == "other" for f in found)
 
 
+@pytest.mark.slow
 def test_what_a_site_check_prints_is_not_the_report(capfd: pytest.CaptureFixture[str]) -> None:
     (finding,) = engine.judge(spec(prints), HAVE)
     told = capfd.readouterr()

@@ -214,11 +214,13 @@ def test_versions() -> None:
     assert (parse("2.28.3.rc1"), parse("2.27.x"), parse("2.27x"), parse("2.٣.5")) == ((2, 28, 3), None, None, None)
 
 
+@pytest.mark.slow
 def test_what_lies_beyond_what_is_read_is_not_known(tmp_path: Path) -> None:
     path = wrote(tmp_path, ("# " + "a comment" * 100 + "\n") * 5_000 + "export NCCL_IB_DISABLE=yes\n")
     assert run([path]) == 4
 
 
+@pytest.mark.slow
 def test_no_secret_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = wrote(tmp_path, "export NCCL_FOO_PASSWORD=hunter2\nexport NCCL_NET=https://u:hunter3@h/\n")
     monkeypatch.setenv("NCCL_FOO_TOKEN", "hunter4")
@@ -228,6 +230,7 @@ def test_no_secret_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert "hunter" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_two_homes_leave_it_open_what_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".nccl.conf").write_text("NCCL_IB_DISABLE=1\n")
     monkeypatch.setenv("HOME", str(tmp_path))

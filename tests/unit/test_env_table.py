@@ -310,6 +310,7 @@ VALUES = st.text(max_size=30) | st.sampled_from(
 VERSIONS = st.none() | st.tuples(st.just(2), st.integers(0, 40), st.integers(0, 12))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(NAMES, VALUES, max_size=6), VERSIONS, st.none() | st.lists(VALUES, max_size=3))
 def test_nothing_raises(values: dict[str, str], version: tuple[int, int, int] | None, known: list[str] | None) -> None:
@@ -368,6 +369,7 @@ def test_more_digits_than_int_takes_are_judged(name: str, before: str, digits: s
     assert len(verdict(name, before + digits, NEW)) == 1
 
 
+@pytest.mark.slow
 def test_names_that_nobody_knows_are_one_finding() -> None:
     many = [Setting(f"NCCL_UNKNOWN_THING_{n}", "1") for n in range(20_000)]
     (found,) = judge(many, Known())

@@ -371,6 +371,7 @@ YAML = (
 PIECES = st.sampled_from((*SHELL, *YAML))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join), st.sampled_from(FileKind))
 def test_no_text_raises(text: str, kind: FileKind) -> None:

@@ -27,6 +27,7 @@ def test_half_a_word_does_not_raise(text: str) -> None:
     parse("job.sh", text)
 
 
+@pytest.mark.slow
 def test_functions_that_call_each_other_end() -> None:
     script = "".join(f"f{i}() {{ f{i + 1}; f{i + 1}; f{i + 1}; }}\n" for i in range(40)) + "f0\nexport NCCL_A=1\nsrun a\n"
     assert parse("job.sh", script).unread

@@ -218,6 +218,7 @@ def test_a_template_is_unknown_from_where_it_breaks() -> None:
     assert len(parsed.unread) == 1 and "template" in parsed.unread[0].why
 
 
+@pytest.mark.slow
 def test_aliases_cannot_blow_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert manifests.MAX_NODES <= 200_000
     monkeypatch.setattr(manifests, "MAX_NODES", 10_000)  # the same bound, met sooner

@@ -21,7 +21,7 @@ from netdoctor.model import Finding, Status
 from tests.lab import fixtures
 from tests.support.machines import composed
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 FACTS = {slug: fixtures.facts_of(fixtures.snapshot(slug)) for slug in composed.NAMES if slug != "pod-without-gpus"}
 

@@ -65,6 +65,7 @@ def test_without_such_a_mount_nothing_is_forked() -> None:
     assert one.call(os.getpid) == os.getpid() and one._child is None
 
 
+@pytest.mark.slow
 def test_what_writes_is_a_child_of_its_own_each_time(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A local disk that is frozen answers no writer; the child has our folder as it is now, and none of our streams."""
     one = far.Far()
@@ -79,6 +80,7 @@ def test_what_writes_is_a_child_of_its_own_each_time(tmp_path: pathlib.Path, mon
     one.close()
 
 
+@pytest.mark.slow
 def test_a_fork_of_ours_has_a_child_of_its_own(distant: far.Far, tmp_path: pathlib.Path) -> None:
     """A site's checks run in one (process/apart.py): it can neither wait for the child of its parent nor may end it."""
     before = distant.call(os.getpid)
@@ -106,6 +108,7 @@ def test_our_own_shortage_keeps_no_report_from_a_disk(tmp_path: pathlib.Path, mo
     assert os.listdir("/proc/self/fd") == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: root")
 def test_who_becomes_another_user_looks_as_that_user() -> None:
     """No child that root made before answers for it."""
@@ -124,6 +127,7 @@ def test_who_becomes_another_user_looks_as_that_user() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
 
 
+@pytest.mark.slow
 def test_the_child_has_nothing_of_ours_open(distant: far.Far, tmp_path: pathlib.Path) -> None:
     """A connection of the nodes' meeting that it kept was counted as one of the ranks': their network looked slow."""
     with socket.create_server(("127.0.0.1", 0)) as one, open(tmp_path / "lock", "w") as lock:
@@ -136,6 +140,7 @@ def test_the_child_has_nothing_of_ours_open(distant: far.Far, tmp_path: pathlib.
     assert len(held) >= 5 and not ours & set(held)
 
 
+@pytest.mark.slow
 def test_a_child_answers_and_stays(distant: far.Far, tmp_path: pathlib.Path) -> None:
     (tmp_path / "x").write_text("y" * 300_000)
     assert distant.call(text_of, str(tmp_path / "x"), path=str(tmp_path / "x")) == "y" * 300_000
@@ -146,6 +151,7 @@ def test_a_child_answers_and_stays(distant: far.Far, tmp_path: pathlib.Path) -> 
     assert distant.call(os.getpid, path="/proc/self") == os.getpid(), "the kernel's own files are read here"
 
 
+@pytest.mark.slow
 def test_what_does_not_answer_is_named_and_left(distant: far.Far) -> None:
     assert distant.call(os.path.exists, "/", path="/")  # the child is there
     with pytest.raises(far.HungError) as told:
@@ -159,6 +165,7 @@ def test_what_does_not_answer_is_named_and_left(distant: far.Far) -> None:
     assert distant.call(os.path.exists, "/", path="/")
 
 
+@pytest.mark.slow
 def test_links_lead_the_way_to_the_mount(distant: far.Far, tmp_path: pathlib.Path) -> None:
     (tmp_path / "here").symlink_to("/jobs/env")
     distant._hung.append(distant._risky[0])
@@ -167,12 +174,14 @@ def test_links_lead_the_way_to_the_mount(distant: far.Far, tmp_path: pathlib.Pat
     assert told.value.path == "/jobs"
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_is_no_hang(distant: far.Far) -> None:
     with pytest.raises(OSError, match="has died"):
         distant.call(os._exit, 3)
     assert distant.call(os.path.exists, "/", path="/")
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_no_answer_for_the_next(distant: far.Far, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> bytes:
         raise KeyboardInterrupt

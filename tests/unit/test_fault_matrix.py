@@ -18,7 +18,7 @@ from tests.lab.faults import Fault, every, golden, told
 from tests.lab.row import Row
 from tests.support.namespaces.dgx import Scene, Seen
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("fault", every(), ids=lambda fault: f"{fault.expect['check']}: {fault.fault}")

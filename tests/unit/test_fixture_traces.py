@@ -15,7 +15,7 @@ from tests.fakegpu import record
 from tests.lab import fixtures
 from tests.support.machines import composed, traces
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 FOLDER = fixtures.ROOT / "fixtures"
 FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file())

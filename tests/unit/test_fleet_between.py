@@ -19,7 +19,7 @@ from tests.support.clusters.fleets import KINDS
 from tests.support.facts import judged
 from tests.unit.test_fleet_report import Doc, fleet_of, nodes, states
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 # Between nodes
 

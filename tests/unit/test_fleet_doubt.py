@@ -22,7 +22,7 @@ from netdoctor.report import formats
 from tests.support.clusters import fleets
 from tests.support.facts import judged
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 Doc = dict[str, Any]
 DAY = 1_772_352_000.0  # fleets.TIME

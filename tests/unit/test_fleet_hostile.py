@@ -22,7 +22,7 @@ from netdoctor.report import json as node_json
 from tests.support.clusters import fleets
 from tests.unit.test_fleet_input import HOSTILE, look, put
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 # Hostile strings
 

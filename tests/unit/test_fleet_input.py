@@ -246,6 +246,7 @@ def test_what_a_pod_saw_does_not_settle_what_the_host_saw(tmp_path: pathlib.Path
     assert got == "bad" and "seen from host: HEALTHY" in words  # the text is the builder's
 
 
+@pytest.mark.slow
 def test_many_machines_that_are_all_called_localhost(tmp_path: pathlib.Path) -> None:
     for number in range(1, 201):
         put(tmp_path, f"{number}.json", fleets.report("localhost", number=number))
@@ -305,6 +306,7 @@ def test_cleaning_keeps_what_is_harmless() -> None:
     assert as_line("a\x00b\tc") == "ab c"
 
 
+@pytest.mark.slow
 def test_the_command_line_does_not_load_what_it_does_not_need() -> None:
     code = "import sys, netdoctor.report.fleet_html, netdoctor.cli.fleet; print(sorted({'torch', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,7 +21,7 @@ from tests.support.clusters import fleets as reports
 from tests.support.clusters.fleets import KINDS
 from tests.support.facts import judged
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 Doc = dict[str, Any]
 

@@ -23,7 +23,7 @@ from netdoctor.model import Status
 from netdoctor.report import formats, html
 from tests.support.clusters import fleets
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 HOSTS = pathlib.Path(__file__).parents[2] / "fixtures" / "hosts"
 Doc = dict[str, Any]

@@ -93,6 +93,7 @@ def test_what_had_to_tell_is_the_first_reason(tmp_path: pathlib.Path) -> None:
     assert state(look(tmp_path), "n1")[1].startswith(f"{doc['checks'][1]['id']}: ")
 
 
+@pytest.mark.slow
 def test_a_node_says_each_reason_and_how_it_is_found_out(tmp_path: pathlib.Path) -> None:
     """A host that goes by another name is settled by a variable, which only the report of that host names."""
     doc = fleets.report("n1")

@@ -18,6 +18,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_report_is_printed_though_its_file_has_no_place(tmp_path: Path) -> None:
     gone = tmp_path / "gone" / "r.json"
     done = run("preflight", "--only", "node.clock", *LOOK, "-o", str(gone))
@@ -27,6 +28,7 @@ def test_a_report_is_printed_though_its_file_has_no_place(tmp_path: Path) -> Non
     assert "node.clock" in done.stdout and done.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["snapshot", "expect"])
 def test_nothing_is_looked_at_where_nothing_would_be_left_of_it(command: str, tmp_path: Path) -> None:
     done = run(command, *LOOK, "-o", str(tmp_path / "gone" / "x.json"))
@@ -34,6 +36,7 @@ def test_nothing_is_looked_at_where_nothing_would_be_left_of_it(command: str, tm
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_files_of_logs_and_fleets_are_foretold(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("x\n")
@@ -67,6 +70,7 @@ def test_a_stream_or_a_device_is_asked_when_it_is_written(path: str) -> None:
     assert obstacle(path) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="a folder that another user may not write to")
 def test_a_folder_of_others_is_in_the_way_of_a_user() -> None:
     code = (

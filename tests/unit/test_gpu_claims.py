@@ -6,6 +6,8 @@ import ast
 import pathlib
 import sys
 
+import pytest
+
 from tests.unit.test_gpu_proof import ROOT, STEP
 from tools.gpu_proof import clean, report
 from tools.gpu_proof.claims import STEPS, table
@@ -121,6 +123,7 @@ def test_what_a_failure_quotes_is_cleaned_before_it_is_published(tmp_path: pathl
         assert not [word for word in (str(ROOT), "10.9.8.7", "fd00::9") if word in text]
 
 
+@pytest.mark.slow
 def test_what_tells_the_machine_is_found() -> None:
     assert clean.telling("nothing here 192.0.2.1") == []
     for word in (*clean.words(), *clean.own_addresses()):

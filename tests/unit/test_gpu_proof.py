@@ -99,12 +99,14 @@ def test_the_exit_code(said: dict[str, str], code: int) -> None:
 # One step
 
 
+@pytest.mark.slow
 def test_a_step_that_says_all() -> None:
     ledger, _ = run("tell.seen('x.one', 'so', {'n': 1}); tell.failed('x.two', 'why'); tell.not_seen('x.three', 'no')")
     assert states(ledger) == {"x.one": SEEN, "x.two": FAILED, "x.three": NOT_SEEN}
     assert ledger.entries["x.one"].data == {"n": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "words"),
     [
@@ -133,11 +135,13 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_grandchild_with_the_pipe_does_not_hold_the_step_up() -> None:
     ledger, ended = run("tell.seen('x.one')\nsubprocess.Popen(['sleep', '1000'], pass_fds=[int(os.environ['GPU_PROOF_FD'])])")
     assert "exit status 0" in ended and ledger.entries["x.one"].state == SEEN
 
 
+@pytest.mark.slow
 def test_rubbish_and_claims_of_others_are_passed_over() -> None:
     other = Step("y", 1.0, (Claim("y.one", "another", "y"),))
     lines = (
@@ -175,6 +179,7 @@ def test_one_each(n): assert n != 2
 """
 
 
+@pytest.mark.slow
 def test_tests_become_claims(tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_a.py").write_text(TESTS)
     (tmp_path / "test_b.py").write_text(
@@ -233,6 +238,7 @@ def whole(tmp_path: pathlib.Path) -> Callable[..., Ledger]:
     return make
 
 
+@pytest.mark.slow
 def test_one_step_that_breaks_costs_no_other(whole: Callable[..., Ledger], tmp_path: pathlib.Path) -> None:
     ledger = whole({"p": "sys.exit(1)", "q": "tell.seen('q.a'); tell.wrote('fixtures/x')"})
     assert states(ledger) == {"p.a": NOT_SEEN, "p.b": NOT_SEEN, "q.a": SEEN, "q.b": NOT_SEEN}
@@ -242,6 +248,7 @@ def test_one_step_that_breaks_costs_no_other(whole: Callable[..., Ledger], tmp_p
     assert [c["state"] for c in document["claims"]] == list(states(ledger).values())
 
 
+@pytest.mark.slow
 def test_what_this_machine_cannot_show_does_not_stand_in_the_way(whole: Callable[..., Ledger]) -> None:
     assert whole({"p": "tell.seen('p.a')"}).code == PROVEN
 
@@ -261,6 +268,7 @@ def test_without_a_gpu_and_without_a_torch(whole: Callable[..., Ledger]) -> None
         assert ledger.code == INCONCLUSIVE and not ledger.took and "nothing was proven" in ledger.verdict
 
 
+@pytest.mark.slow
 def test_the_files_are_whole_at_every_moment(whole: Callable[..., Ledger], tmp_path: pathlib.Path) -> None:
     """A step reads the book while it runs: what was said before stands in it, and that it is not at its end."""
     program = f"""
@@ -288,6 +296,7 @@ sys.exit(main(["--out", sys.argv[1], "--python", "/bin/false"], steps))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_proof_leaves_its_book(tmp_path: pathlib.Path, number: signal.Signals) -> None:
     hang = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntell.seen('h.a')\ntime.sleep(1000)\n"
@@ -327,6 +336,7 @@ def _until_said(process: subprocess.Popen[str], out: pathlib.Path) -> pathlib.Pa
     raise AssertionError("the step did not speak: " + (process.stderr.read() if process.poll() is not None else "hangs"))
 
 
+@pytest.mark.slow
 def test_here_without_a_gpu_it_ends_at_once_and_proves_nothing(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "tools.gpu_proof", "--out", str(tmp_path)]
     done = subprocess.run(

@@ -22,7 +22,7 @@ from tests.lab import fixtures
 from tests.support.machines import composed
 from tests.support.sources import table
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 TABLE = pathlib.Path(__file__).parent / "data" / "healthy_variations.yaml"
 WRONG = (Status.FAIL, Status.ERROR)

@@ -89,10 +89,12 @@ def gone(pid: int) -> bool:
         os.close(fd)
 
 
+@pytest.mark.slow
 def test_parameters_go_in_and_json_comes_out(pool: HelperPool) -> None:
     assert pool.answer("ask:echo?a=1&b=x%20y%26") == {"a": "1", "b": "x y&"}
 
 
+@pytest.mark.slow
 def test_a_child_is_alone(pool: HelperPool) -> None:
     pid, session, parent = pool.answer("ask:pid")  # type: ignore[misc, str-unpack]
     assert pid == session and parent == os.getpid()
@@ -100,11 +102,13 @@ def test_a_child_is_alone(pool: HelperPool) -> None:
     assert isinstance(listed, list) and set(listed) - {"0", "1", "2", "3"} <= {"4"}  # 4 is the listing itself
 
 
+@pytest.mark.slow
 def test_a_child_is_isolated_and_has_our_modules(pool: HelperPool) -> None:
     path, isolated, no_site = pool.answer("ask:path")  # type: ignore[misc, str-unpack]
     assert isolated and no_site and path[-len(programs.site()) :] == programs.site()
 
 
+@pytest.mark.slow
 def test_variables_that_write_files_are_taken_away(pool: HelperPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/x")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
@@ -112,10 +116,12 @@ def test_variables_that_write_files_are_taken_away(pool: HelperPool, monkeypatch
     assert isinstance(seen, dict) and seen["CUDA_VISIBLE_DEVICES"] == "3,1" and "NCCL_DEBUG_FILE" not in seen
 
 
+@pytest.mark.slow
 def test_what_libraries_print_disturbs_nothing(pool: HelperPool) -> None:
     assert pool.answer("ask:prints") == "spoke"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
@@ -140,14 +146,17 @@ def test_what_goes_wrong_is_said(pool: HelperPool, name: str, kind: str, words: 
     assert isinstance(got, Unavailable) and got.kind == kind and words in got.detail, got
 
 
+@pytest.mark.slow
 def test_a_large_answer_comes_whole(pool: HelperPool) -> None:
     assert pool.answer(f"ask:large?n={MAX_ANSWER - 10}") == "x" * (MAX_ANSWER - 10)
 
 
+@pytest.mark.slow
 def test_an_answer_counts_even_if_its_child_lingers(pool: HelperPool) -> None:
     assert pool.answer("ask:lingers") == 42
 
 
+@pytest.mark.slow
 def test_what_a_helper_leaves_running_ends_with_it(pool: HelperPool) -> None:
     child = pool.answer("ask:grandchild")
     assert isinstance(child, int)
@@ -155,6 +164,7 @@ def test_what_a_helper_leaves_running_ends_with_it(pool: HelperPool) -> None:
     assert gone(child)
 
 
+@pytest.mark.slow
 def test_at_most_five_at_once(pool: HelperPool, tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "in")
     os.mkfifo(tmp_path / "out")
@@ -173,11 +183,13 @@ def test_at_most_five_at_once(pool: HelperPool, tmp_path: pathlib.Path) -> None:
     os.close(leave)
 
 
+@pytest.mark.slow
 def test_a_question_runs_once(pool: HelperPool) -> None:
     pool.start(["ask:pid", "ask:pid"])
     assert pool.answer("ask:pid") == pool.answer("ask:pid")
 
 
+@pytest.mark.slow
 def test_patience_is_common() -> None:
     one = HelperPool(patience=0.2, deadlines={"hang": 60.0})
     try:
@@ -190,6 +202,7 @@ def test_patience_is_common() -> None:
     assert not one._children
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_is_no_part_of_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = "import time\ndef answer(p):\n    time.sleep(0.6)\n    return 'done'\n"
     monkeypatch.setitem(programs._SOURCES, "dcgm_diag", slow)
@@ -203,6 +216,7 @@ def test_what_was_asked_for_is_no_part_of_the_patience(monkeypatch: pytest.Monke
         one.close()
 
 
+@pytest.mark.slow
 def test_close_ends_what_still_runs(tmp_path: pathlib.Path) -> None:
     one = HelperPool(deadlines={"hang": 60.0, "stubborn": 60.0})
     one.start(["ask:hang", "ask:stubborn"])
@@ -211,6 +225,7 @@ def test_close_ends_what_still_runs(tmp_path: pathlib.Path) -> None:
     assert len(pids) == 2 and all(gone(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_a_child_dies_with_us(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "in")
     arrivals = os.open(tmp_path / "in", os.O_RDWR)
@@ -258,6 +273,7 @@ def test_a_program_is_read_alike_in_every_locale(name: str) -> None:
     assert _meant(mine) == _meant(source)  # no raw string, no bytes have such a letter
 
 
+@pytest.mark.slow
 def test_children_start_in_a_locale_without_utf8() -> None:
     environ = {**os.environ, "LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "netdoctor", "preflight", "--no-allreduce", "-f", "json", "-q", "--only", "net.port_range"]
@@ -266,6 +282,7 @@ def test_children_start_in_a_locale_without_utf8() -> None:
     assert "cannot start" not in done.stdout
 
 
+@pytest.mark.slow
 def test_helpers_come_out_of_a_zip_file(tmp_path: pathlib.Path) -> None:
     package = pathlib.Path(programs.__file__).parents[1]
     archive = tmp_path / "netdoctor.pyz"
@@ -284,6 +301,7 @@ def test_another_user_is_only_for_root(pool: HelperPool, monkeypatch: pytest.Mon
     assert isinstance(got, Unavailable) and got.kind == "refused"
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("user", ["nobody", "65534", "65534:65534"])
@@ -298,6 +316,7 @@ def test_a_child_becomes_the_user_for_good(pool: HelperPool, user: str) -> None:
     assert "NoNewPrivs:\t1" in status and "CapEff:\t0000000000000000" in status
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("user", ["no-such-user", "4294967290", "x:y", ""])
@@ -306,6 +325,7 @@ def test_no_such_user_is_refused(pool: HelperPool, user: str) -> None:
     assert isinstance(got, Unavailable) and got.kind == "refused", got
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_root_loads_nothing_that_others_can_change(

@@ -61,6 +61,7 @@ def test_what_is_wider_than_the_page_moves_in_its_own_frame() -> None:
     assert re.search(r"\.heat\{[^}]*overflow-x:auto", CSS)
 
 
+@pytest.mark.slow
 def test_runs_behind_the_first_are_folded() -> None:
     from dataclasses import replace
 

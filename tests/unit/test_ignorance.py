@@ -8,7 +8,7 @@ from netdoctor.model import Finding, Status
 from tests.lab import fixtures, ignorance
 from tests.lab.oracle import worse
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("slug", fixtures.slugs())

@@ -106,6 +106,7 @@ def test_links_do_not_leave_the_tree(tmp_path: pathlib.Path) -> None:
     assert taken.answers["file:/proc/sys/kernel/osrelease"] == "mine\n", "as if the tree were the root"
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: pathlib.Path) -> None:
     from typer.testing import CliRunner
 
@@ -116,6 +117,7 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
     assert CliRunner().invoke(app, ["snapshot", "--import-tree", str(tmp_path / "none"), "-o", str(out)]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_tree_gets_pseudonyms_too(tmp_path: pathlib.Path) -> None:
     from typer.testing import CliRunner
 

@@ -18,6 +18,7 @@ from netdoctor.model import Kind, Status, Unavailable
 LOST = Unavailable(Kind.NOT_READ)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "says"),
     [
@@ -51,6 +52,7 @@ def test_a_number_that_torchrun_does_not_take(command: str, says: str) -> None:
     assert words == ([job.refused] if says else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "says"),
     [
@@ -67,6 +69,7 @@ def test_what_variables_mean_to_a_plain_python(command: str, says: tuple[str, ..
     assert len(notes) == len(says) and all(part in note for part, note in zip(says, notes, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

@@ -133,6 +133,7 @@ def test_stdin(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixt
     assert "-:1: Call to bind failed" in shown(capsysbinary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("piped", [False, True])
 def test_the_last_line_of_a_long_log_fails_the_job(

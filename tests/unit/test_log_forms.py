@@ -16,7 +16,7 @@ from netdoctor.nccl.log.patterns import PATTERNS
 from tests.unit.test_log_needles import ways
 from tests.unit.test_log_rules import LOGS
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 HEAD = "node01:100:130 [0] transport/net.cc:12 NCCL WARN "
 LONG = "step 1 of many, loss 2.0\n" * 12000

@@ -119,6 +119,7 @@ def _advice(finding: Finding) -> str:
     return repr(finding.fix) + (finding.how or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", ["RCCL version 2.22.3+hip6.3", "n:1:2 [0] /src/rccl/build/hipify/src/init.cc:1 NCCL INFO x"])
 def test_amds_gpus_get_no_advice_of_nvidias(sign: str) -> None:
     advised = [f for text in LOGS.values() for f in diagnose(parse_text(f"{sign}\n{text}")) if f.status is Status.FAIL]

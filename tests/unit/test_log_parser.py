@@ -107,7 +107,7 @@ def test_a_warning_with_another_record_behind_it_is_kept(dense: bool) -> None:
     assert facts.net == "Socket"
 
 
-@pytest.mark.parametrize("alike", [True, pytest.param(False, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("alike", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("xid", "store"), list(itertools.pairwise(["first", "middle", "last", "first"])))
 def test_a_line_of_a_long_log_is_read_wherever_it_stands(xid: str, store: str, alike: bool) -> None:
     """Four MiB that say nothing, in blocks as the command reads them, once with lines that differ by more than digits.  The two
@@ -142,6 +142,7 @@ def test_blocks_may_end_anywhere() -> None:
         assert parser.facts() == whole
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_bytes() -> None:
     def kept(times: int) -> tuple[int, ...]:
         parser = Parser()
@@ -194,6 +195,7 @@ def test_the_rank_of_an_event_is_its_devices() -> None:
     assert facts.of("cuda")[0].rank == 10
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(
@@ -209,6 +211,7 @@ def test_any_bytes_give_facts_and_findings(lines: list[bytes]) -> None:
     assert diagnose(parse_bytes(b"\n".join(lines)))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=400))
 def test_any_text_after_a_prefix(text: str) -> None:

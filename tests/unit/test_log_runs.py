@@ -130,6 +130,7 @@ def test_a_first_fault_among_ranks_stays_the_first(text: str) -> None:
     assert "IndexError: 7" in diagnose(log)[0].message
 
 
+@pytest.mark.slow
 def test_a_start_in_the_middle_of_a_long_file_is_seen() -> None:
     noise = "reading shard\n" * 90000
     refused = noise + refusal("unrecognized arguments: --a") + noise + refusal("unrecognized arguments: --b") + noise

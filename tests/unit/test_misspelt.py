@@ -56,12 +56,14 @@ def test_what_cannot_be_is_refused(
     assert done.exit_code == 2 and says in " ".join(done.output.split()) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_command_line_counts_more_than_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NETDOCTOR_BRIEF", "1")
     done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", "-q", "--only", "net.port_range", "-f", "json"])
     assert done.stdout.startswith("{"), done.output
 
 
+@pytest.mark.slow
 def test_brief_on_the_command_line_counts_more_than_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NETDOCTOR_FORMAT", "json")
     done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", "-q", "--only", "net.port_range", "--brief"])
@@ -77,6 +79,7 @@ def test_a_variable_of_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == ["netdoctor: NETDOCTOR_FORMT is not an option; did you mean NETDOCTOR_FORMAT?"]
 
 
+@pytest.mark.slow
 def test_a_check_that_the_configuration_misspells(tmp_path: pathlib.Path) -> None:
     (tmp_path / "c.yaml").write_text("disabled: [net.tcp_bufer]\n")
     words = ["preflight", "-q", "--no-allreduce", "--only", "net.tcp_buffers", "--config", str(tmp_path / "c.yaml")]

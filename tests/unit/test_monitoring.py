@@ -126,11 +126,13 @@ def test_a_look_without_a_report_leaves_no_old_verdict() -> None:
         assert left.pop("netdoctor_look_failed") == 1.0 and set(left) == {"netdoctor_looks"}
 
 
+@pytest.mark.slow
 def test_what_gives_no_report_is_none() -> None:
     assert serve.look([sys.executable, "-c", "raise SystemExit(2)"]) is None
     assert serve.look(["/no/such/program"]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [False, True])
 def test_a_server_ends_when_it_is_told_to(first: bool) -> None:
     """Also as process 1 of a container, which the kernel ends by no signal that it does not handle."""

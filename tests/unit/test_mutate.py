@@ -74,6 +74,7 @@ def never() -> None:
     pytest.fail("on the check as it is, too")
 
 
+@pytest.mark.slow
 def test_a_case_that_fails_without_a_mutant_is_told() -> None:
     todo = [one for one in all_of("net_port_range") if one.name.startswith("_list:")]
     some = examine("net_port_range", todo, {}, [("one port", one_port)])

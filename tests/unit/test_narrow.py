@@ -23,6 +23,7 @@ from tests.support.facts.reports import check, report
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["iso-8859-1", "ascii", "utf-8"])
 def test_our_signs_in_a_locale_that_lacks_them(encoding: str) -> None:
     command = [sys.executable, "-m", "netdoctor", "diagnose", str(ROOT / "fixtures/hosts/azure-nd-h100-v5/snapshot.json")]
@@ -33,6 +34,7 @@ def test_our_signs_in_a_locale_that_lacks_them(encoding: str) -> None:
     assert ("GPU2-mlx5_ib2" if encoding != "utf-8" else "GPU2–mlx5_ib2") in said
 
 
+@pytest.mark.slow
 def test_signs_of_others_are_escapes() -> None:
     code = "from netdoctor.process import streams; streams.plain_signs(); print('\\u4e2d \\u2026 \\xe9')"
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -75,6 +77,7 @@ def test_sixty_columns_hold_an_explanation(id: str) -> None:
     assert narrow.split() == wide.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["list", "config show", "explain gpu.health", "preflight --help"])
 def test_sixty_columns_of_a_terminal(said: str) -> None:
     """Prose is wrapped; a command is there to be copied."""
@@ -96,7 +99,7 @@ def test_sixty_columns_of_a_terminal(said: str) -> None:
     assert len(lines) > 10 and not [line for line in lines if len(line) > 60 and not line.startswith(copied)], told.decode()
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "html"])
 @pytest.mark.parametrize("encoding", ["iso-8859-1", "cp1252", "ascii"])
 def test_what_is_for_a_machine_is_utf_8_in_every_locale(form: str, encoding: str) -> None:
@@ -108,6 +111,7 @@ def test_what_is_for_a_machine_is_utf_8_in_every_locale(form: str, encoding: str
     assert "GPU2–mlx5_ib2" in done.stdout.decode("utf-8"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "has"),
     [

@@ -7,8 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from netdoctor.allreduce.runner import Code, Session
 from netdoctor.facts.runs import Obstacle
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_python_that_was_asked_is_named(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from netdoctor.facts.net import Address, Link, Net
 from netdoctor.model import CheckResult, Status, Unavailable
 from tests.support.facts import environ
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "x",

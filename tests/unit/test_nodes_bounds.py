@@ -22,7 +22,7 @@ from tests.unit.test_nodes_hostile import LIMITS
 from tests.unit.test_nodes_proof import keys
 from tests.unit.test_nodes_strangers import TOKEN, Room
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 # How much may be said
 

@@ -65,6 +65,7 @@ def test_the_kernels_counts_of_a_connection() -> None:
     assert mine[0][1].sent == 50_000 and mine[0][1].again == 0
 
 
+@pytest.mark.slow
 def test_only_descendants_are_counted() -> None:
     with subprocess.Popen([sys.executable, "-I", "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert child.pid in tcp_stats.descendants(os.getpid())
@@ -79,6 +80,7 @@ one.sendall(bytes(70000))
 input()"""
 
 
+@pytest.mark.slow
 def test_a_child_with_a_connection_is_seen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         command = [sys.executable, "-I", "-c", CONNECT, str(door.getsockname()[1])]

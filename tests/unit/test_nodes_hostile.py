@@ -125,6 +125,7 @@ def judged(good: dict[str, Any], other: dict[str, Any]) -> tuple[Cluster, Any]:
     return heard, made
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**32), changes=st.integers(1, 6))
 def test_whatever_another_node_says_there_is_a_verdict(seed: int, changes: int) -> None:

@@ -22,7 +22,7 @@ from tests.unit.test_nodes import free_port
 from tests.unit.test_nodes_hostile import LIMITS, part, told
 from tests.unit.test_nodes_strangers import TOKEN, Caller, Room
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 OTHER = Secret(Proof.TOKEN, b"another token, another token")
 NOTHING = Secret()

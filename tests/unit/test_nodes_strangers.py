@@ -25,7 +25,7 @@ from netdoctor.cluster.session import ClusterSession, Limits
 from netdoctor.model import Status
 from tests.unit.test_nodes_hostile import LIMITS
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 # Strangers at the hub
 

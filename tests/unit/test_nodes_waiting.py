@@ -14,7 +14,7 @@ from netdoctor.cluster.observations import Nodes, Proof
 from netdoctor.cluster.secret import Secret
 from netdoctor.cluster.session import ClusterSession, Limits
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 TOKEN = Secret(Proof.TOKEN, b"x" * 32)
 

@@ -17,7 +17,7 @@ from netdoctor.cluster.observations import Cluster, Nodes, Ready
 from netdoctor.facts.runs import Caller
 from tests.unit.test_nodes import SRUN
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 ID = "0123456789abcdef" * 16
 

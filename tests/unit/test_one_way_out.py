@@ -21,7 +21,7 @@ from tests.support.clusters import fleets
 from tests.support.facts import judged
 from tests.support.facts.reports import EVERY
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 BAD_LOG = "node01:100:130 [0] misc/socket.cc:1 NCCL WARN Call to bind failed: Address already in use\n"
 SHAPE = {

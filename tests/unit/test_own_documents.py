@@ -32,6 +32,7 @@ REFUSING: dict[str, Callable[[str], int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", REFUSING)
 def test_a_report_is_named_and_who_reads_it(command: str, report: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert REFUSING[command](str(report)) == 2

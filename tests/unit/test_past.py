@@ -34,6 +34,7 @@ def looks(figures: list[float], **changes: Any) -> Past:
     return Past(tuple(replace(QUIET, busbw=one, **changes) for one in figures), "n")
 
 
+@pytest.mark.slow
 def test_noise_is_no_fall() -> None:
     """Nodes that differ by themselves, by half a per cent or six: at most one look in 5,000 is called a fall."""
     draw = random.Random(7)
@@ -155,6 +156,7 @@ def test_a_healthy_node_is_as_good_as_its_past(slug: str) -> None:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a folder that root alone can change")
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_good_look_is_kept_and_a_bad_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = pathlib.Path("/var/lib") / f"netdoctor-test-{os.getpid()}"

@@ -174,6 +174,7 @@ def cleaned(path: pathlib.Path, text: str) -> str:
     return "".join(invoked("clean", str(path / name)) for name in written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_no_planted_credential_comes_out(place: str, tmp_path: pathlib.Path) -> None:
     said = PLACES[place]("; ".join(text for _, _, text in KINDS), tmp_path)

@@ -284,6 +284,7 @@ def test_checks_of_an_installed_package(folder: Path, monkeypatch: pytest.Monkey
     assert told(got, "plugin.broken").keys() | told(got, "plugin.refused").keys() == {"bad", "none"}
 
 
+@pytest.mark.slow
 def test_no_entry_points_import_no_metadata() -> None:
     code = "import sys, netdoctor.plugins as p; p.load(dropin_dir='/x'); sys.exit('importlib.metadata' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0

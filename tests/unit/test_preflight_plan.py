@@ -47,6 +47,7 @@ def planned(*arguments: str, **env: str) -> tuple[int, str, str]:
     return done.exit_code, re.sub(r"\s+", " ", done.stdout), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

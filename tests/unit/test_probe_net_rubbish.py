@@ -18,7 +18,7 @@ from netdoctor.nccl import ifname, interfaces
 from tests.support.facts import LIBNCCL, libraries
 from tests.unit.test_probe_net import ANSWERS, hop
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 WHOLE: dict[str, Any] = {
     **ANSWERS,

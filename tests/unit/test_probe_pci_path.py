@@ -37,6 +37,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return there
 
 
+@pytest.mark.slow
 def test_what_root_reads(dgx: pathlib.Path) -> None:
     got: Any = pci_config.answer({})
     assert got["0000:17:00.0"] == SWITCH
@@ -47,6 +48,7 @@ def test_what_root_reads(dgx: pathlib.Path) -> None:
     assert len(got) == 8 * 5
 
 
+@pytest.mark.slow
 def test_what_others_read(dgx: pathlib.Path) -> None:
     for path in (dgx / "sys").rglob("config"):
         path.write_bytes(path.read_bytes()[:64])
@@ -100,6 +102,7 @@ def recorded(dgx: pathlib.Path) -> tuple[pci.Pci, Mapping[str, Answer]]:
     return there, live.answers
 
 
+@pytest.mark.slow
 def test_the_fact(dgx: pathlib.Path) -> None:
     group = dgx / "sys/kernel/iommu_groups/12"
     group.mkdir(parents=True)

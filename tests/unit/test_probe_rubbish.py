@@ -18,7 +18,7 @@ from tests.unit.test_hardware_probes import DEV, VERBS
 from tests.unit.test_probe_gpu_cpu import CUDA, CUDA_GPU, NVML, NVML_GPU
 from tests.unit.test_probe_vantage import place
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 PROBES: dict[str, Callable[[Any], object]] = {
     module.__name__.rpartition(".")[2]: module.probe for module in (cpu, gpu, kernel, pci, rdma, vantage)

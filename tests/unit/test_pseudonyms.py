@@ -23,6 +23,7 @@ def statuses(taken: object) -> dict[str, list[str]]:
     return {check: sorted(status for _, status in matrix._statuses(those)) for check, those in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slug", ["dgx-h100", "hgx-h100-roce", "aws-p5", "cpu-node"])
 def test_names_and_addresses_are_gone_and_the_verdicts_stay(slug: str) -> None:
     taken = fixtures.snapshot(slug)

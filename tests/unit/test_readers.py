@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz.targets import TARGETS
 from tests.support.sources import ROOT, nodes
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 # What makes values of bytes: each call of one of these stands in a reader.
 DECODERS = frozenset(

@@ -80,6 +80,7 @@ def test_every_verdict(name: str) -> None:
             assert finding.message in words
 
 
+@pytest.mark.slow
 @DRAWN
 @given(made=reports())
 def test_other_peoples_strings_stay_text(made: Report) -> None:
@@ -160,6 +161,7 @@ def pictures(parsed: Parsed) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [[1.0], [0.0, 0.0], [5e-6, 6e-6], [1.0, 1e9], [3.0] * 50, [1.0, 1e308], [2.0] * 300])
 def test_a_histogram_of_anything(values: list[float]) -> None:
     name = "n<1>$x^{$\u4e2d</svg>"
@@ -192,6 +194,7 @@ def test_without_the_library_the_figures_are_there_as_text(monkeypatch: pytest.M
     assert "limit of the path 450 GB/s" in words and "64 MiB" in words and "320 GB/s" in words
 
 
+@pytest.mark.slow
 def test_no_font_cache_is_left_behind(tmp_path: Path) -> None:
     program = (
         "from netdoctor.report import plots; print(len(plots.curve([(1, 1.0), (2, 2.0)], None, 'GB/s', 'x')), plots.why_not())"
@@ -203,6 +206,7 @@ def test_no_font_cache_is_left_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_library_is_told_apart_from_one_that_does_not_load() -> None:
     program = "import sys; sys.modules['matplotlib'] = None; from netdoctor.report import plots; print(plots.why_not())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -34,6 +34,7 @@ def test_every_verdict_is_valid(name: str) -> None:
     VALIDATOR.validate(parsed(EVERY[name]))
 
 
+@pytest.mark.slow
 @DRAWN
 @given(reports())
 def test_hostile_strings_are_valid_and_clean(one: Report) -> None:

@@ -102,6 +102,7 @@ def test_a_run_that_died_in_set_up_is_a_failed_case() -> None:
     assert failure.get("message") == "config.yaml:3: unknown key & <more>"
 
 
+@pytest.mark.slow
 @DRAWN
 @given(reports())
 def test_hostile_strings_are_well_formed_and_never_green(one: Report) -> None:

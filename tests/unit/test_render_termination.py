@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 
 from netdoctor.model import Finding, Fix, Report, Severity, Status
@@ -40,6 +41,7 @@ def test_what_does_not_fit_is_counted() -> None:
     assert text.endswith(f"\n… and {40 - shown} more")
 
 
+@pytest.mark.slow
 @DRAWN
 @given(reports())
 def test_it_keeps_its_size_and_holds_no_control_characters(one: Report) -> None:

@@ -202,6 +202,7 @@ def test_colour_adds_nothing_but_colour(name: str) -> None:
     assert coloured != plain
 
 
+@pytest.mark.slow
 @DRAWN
 @given(reports())
 def test_hostile_strings_cannot_forge_lines_or_move_the_cursor(one: Report) -> None:

@@ -29,6 +29,7 @@ def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: s
     assert done.exit_code == 2 and says in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["no-such-torchrun train.py", "env A=b /nonexistent/python train.py"])
 def test_a_command_that_is_not_there(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "before_the_job", lambda *_, **__: pytest.fail("it looked"))
@@ -40,6 +41,7 @@ def job(line: str) -> command.JobCommand:
     return command.seen_through(line.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "program"),
     [
@@ -64,6 +66,7 @@ def test_the_program_behind_wrappers(line: str, program: str) -> None:
     assert (found.program, found.doubt) == (program, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -140,6 +143,7 @@ def test_a_gate_opens_on_no_doubt(profile: str, results: tuple[CheckResult, ...]
     assert profile in ("gate", "strict") or profile not in verdict.text  # not the profile asks for it
 
 
+@pytest.mark.slow
 def test_what_wrappers_set_is_applied_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GONE", "1")
     monkeypatch.setenv("NETDOCTOR_PROFILE", "strict")
@@ -155,6 +159,7 @@ def test_what_wrappers_set_is_applied_and_taken_back(monkeypatch: pytest.MonkeyP
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 64
 
 
+@pytest.mark.slow
 def test_a_memory_policy_is_seen_behind_a_wrapper(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """A wrapper that makes numactl's call: numactl itself is not on every machine."""
     wrapper = tmp_path / "numactl"
@@ -169,6 +174,7 @@ def test_a_memory_policy_is_seen_behind_a_wrapper(monkeypatch: pytest.MonkeyPatc
     assert not inside.doubt and seen == (2, [1, *[0] * 63]) and mempolicy.memory_policy() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "line", "shadow"),
     [
@@ -209,12 +215,14 @@ def test_what_lies_where_a_look_starts_counts(tmp_path: pathlib.Path, monkeypatc
     assert "place of the torch" in found.findings[0].message
 
 
+@pytest.mark.slow
 def test_a_relative_program_is_of_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/tmp")
     assert job("bin/python x").program == "/tmp/bin/python"
     assert job("env -C / bin/python x").program == "/bin/python"
 
 
+@pytest.mark.slow
 def test_the_command_is_told_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(preflight, "before_the_job", lambda _, job, gate: told.append(f"{job.program} {gate}") or 2)
@@ -222,6 +230,7 @@ def test_the_command_is_told_to_the_doctor(monkeypatch: pytest.MonkeyPatch) -> N
     assert told == ["/bin/sh True"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "variables", "code"),
     [

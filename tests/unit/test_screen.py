@@ -20,7 +20,7 @@ def of(slug: str) -> Report:
     return fixtures.report(fixtures.snapshot(slug))
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 @pytest.mark.parametrize("slug", ["dgx-h100", "gb200-nvl72", "pod-with-devices"])
 def test_a_healthy_node_is_one_screen(slug: str) -> None:
     one = of(slug)

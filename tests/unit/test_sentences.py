@@ -53,6 +53,7 @@ def test_a_search_in_a_sentence_is_found(source: str) -> None:
     assert len(_sentences_searched(ast.walk(ast.parse(source)))) == 1
 
 
+@pytest.mark.slow
 def test_no_sentence_is_searched() -> None:
     files = [p for p in python("netdoctor", "checks") if "deploy" not in p.parts]
     found = {f"{p.relative_to(ROOT)}:{one}" for p in files for one in _sentences_searched(nodes(p))}

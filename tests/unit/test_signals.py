@@ -117,6 +117,7 @@ print("never", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [SECOND, PATIENT], ids=["a second one", "no end of its own"])
 def test_it_ends_all_the_same(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
@@ -137,11 +138,13 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "netdoctor: interrupted by SIGINT\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_log_that_is_still_written_has_a_partial_report(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "netdoctor", "log", "-", "-f", "json", "-o", str(tmp_path / "log.json")]

@@ -17,7 +17,7 @@ from tests.lab import fixtures
 from tests.support.machines import composed
 from tests.support.sources import table
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 ROWS: list[dict[str, Any]] = table(pathlib.Path(__file__).parent / "data" / "strange_nodes.yaml")
 

@@ -14,6 +14,8 @@ import pytest
 from tests.live import test_streams as every
 from tests.support.sources import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("command", "code", "where"), [("list", 1, ">/dev/full"), ("log /dev/null", 1, ">&-")])
 def test_an_output_that_does_not_get_out(command: str, code: int, where: str) -> None:

@@ -17,7 +17,7 @@ from tests.support.machines import composed
 from tests.support.sources import table
 from tests.unit.test_strange_nodes import ROWS
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 DATA: list[dict[str, Any]] = table(pathlib.Path(__file__).parent / "data" / "strict.yaml")
 TABLE = [(row["config"], name, reasons) for row in DATA for name, reasons in row["machines"].items()]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+import pytest
+
 from netdoctor.expectation import site
 from netdoctor.model import Unavailable, missing
 from netdoctor.nccl import gid
@@ -14,6 +16,7 @@ from tests.support.sources import ROOT, nodes, python
 LOST = Unavailable("timed out", "5 s")
 
 
+@pytest.mark.slow
 def test_nothing_comes_after_what_is_missing() -> None:
     files = [path for path in python("netdoctor", "checks") if "missing" in path.read_text()]
     found = [f"{path.relative_to(ROOT)}:{line}" for path in files for line in dropped(nodes(path))]

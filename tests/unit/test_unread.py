@@ -7,6 +7,8 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+import pytest
+
 from netdoctor.facts.kernel import Module
 from netdoctor.facts.registry import RUNS, SOURCES, unread
 from netdoctor.facts.runs import NcclFacts, TorchFacts
@@ -20,6 +22,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.slow
 def test_every_field_of_a_fact_is_read() -> None:
     facts = (type(unread(name, Unavailable(Kind.NOT_READ))) for name in (*SOURCES, *RUNS))
     kinds = (*facts, Module, TorchFacts, NcclFacts)

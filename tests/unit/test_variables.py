@@ -266,6 +266,7 @@ def test_patterns_of_writers_are_those_of_fnmatch(pattern: str) -> None:
     assert not environment.writes(f"A_{pattern.replace('*', '')}")
 
 
+@pytest.mark.slow
 def test_vllms_library_is_found_behind_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = tmp_path / "libnccl.so.2"
     library.write_text("a file of that name, no library")
@@ -354,6 +355,7 @@ _SOURCES = [
 ]
 
 
+@pytest.mark.slow
 def test_what_any_code_asks_for_is_kept() -> None:
     asked = {name: path.name for path in _SOURCES for name in _asked(path)}
     assert {"VLLM_NCCL_SO_PATH", "MASTER_PORT", "NCCL_IB_HCA", "NODE_NAME", "USER"} <= set(asked), (

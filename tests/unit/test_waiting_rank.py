@@ -34,6 +34,7 @@ def test_quiet_leaves_the_waiting_out(capfd: pytest.CaptureFixture[str]) -> None
     assert capfd.readouterr().err == "netdoctor: no verdict of this node's local rank 0 in time\n"
 
 
+@pytest.mark.slow
 def test_a_verdict_that_comes_is_not_talked_about(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "TOLD", 60.0)
     with run.waited_for(1) as door:

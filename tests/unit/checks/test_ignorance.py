@@ -28,7 +28,7 @@ from tests.support import facts as f
 from tests.support.facts.healthy import Machine, dgx_h100, hgx_roce
 from tests.unit.checks.test_healthy import CHECKS, machines
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.slow
 
 LOST = Unavailable("not recorded")
 

@@ -74,6 +74,7 @@ def test_a_prolog_is_not_the_jobs_user() -> None:
     assert paths(errno.ENOSPC, **where)["/ckpt"].status is FAIL
 
 
+@pytest.mark.slow
 def test_where_nobody_comes_to_a_folder(tmp_path: Any) -> None:
     """Whoever would make it: a link that leads to itself, a file on the way, a folder above that is closed."""
     (tmp_path / "loop").symlink_to("loop")

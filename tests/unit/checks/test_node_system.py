@@ -301,6 +301,7 @@ def test_the_last_of_each_counts() -> None:
     )
 
 
+@pytest.mark.slow
 def test_room_leaves_nothing(tmp_path: Any) -> None:
     got = LiveHost().ask(f"room:{tmp_path}")
     assert isinstance(got, dict)
