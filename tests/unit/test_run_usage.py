@@ -29,7 +29,9 @@ def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: s
     assert done.exit_code == 2 and says in done.output
 
 
-@pytest.mark.parametrize("command", ["no-such-torchrun train.py", "env A=b /nonexistent/python train.py"])
+@pytest.mark.parametrize(
+    "command", ["no-such-torchrun train.py", "env A=b /nonexistent/python train.py", "/nonexistent/numactl -l python"]
+)
 def test_a_command_that_is_not_there(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "before_the_job", lambda *_, **__: pytest.fail("it looked"))
     done = CliRunner().invoke(main.app, ["run", "--gate", "--", *command.split()])
