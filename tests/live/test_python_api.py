@@ -61,10 +61,11 @@ eval "$(netdoctor --show-completion bash)"
 COMP_WORDS=(netdoctor pre); COMP_CWORD=1; _netdoctor_completion netdoctor; echo "${COMPREPLY[@]}"
 COMP_WORDS=(netdoctor preflight --fail); COMP_CWORD=2; _netdoctor_completion netdoctor; echo "${COMPREPLY[@]}"
 COMP_WORDS=(netdoctor explain rdma.gpu); COMP_CWORD=2; _netdoctor_completion netdoctor; echo "${COMPREPLY[@]}"
+COMP_WORDS=(netdoctor preflight --only gpu.dcgm,net.reac); COMP_CWORD=3; _netdoctor_completion netdoctor; echo "${COMPREPLY[@]}"
 """
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["preflight", "--fail-on", "rdma.gpudirect"]
+    assert done.stdout.split() == ["preflight", "--fail-on", "rdma.gpudirect", "gpu.dcgm,net.reach"]
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="no man")
