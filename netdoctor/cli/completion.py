@@ -1,4 +1,4 @@
-"""What a shell completes; ``--show-completion SHELL`` and ``--install-completion SHELL``, for typer takes no shell by its name."""
+"""What a shell completes, and ``--show-completion SHELL``, ``--install-completion SHELL``: typer has them without a name."""
 
 from __future__ import annotations
 
