@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 
 import pytest
 
@@ -14,8 +15,16 @@ GAVE_UP = "netdoctor: this node's local rank 0 did not come within 1 s: no verdi
 
 @pytest.fixture(autouse=True)
 def _task_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a shell that kept a step's variables; every wait of this module is over at once."""
-    said = {"JOB_ID": "4711", "STEP_ID": "0", "PROCID": "3", "LOCALID": "3", "NTASKS": "8", "NNODES": "1", "NODEID": "0"}
+    """As in a shell that kept the variables of a step of its own (its name is the door's); every wait of this module is over at once."""
+    said = {
+        "JOB_ID": uuid.uuid4().hex,
+        "STEP_ID": "0",
+        "PROCID": "3",
+        "LOCALID": "3",
+        "NTASKS": "8",
+        "NNODES": "1",
+        "NODEID": "0",
+    }
     for name, value in said.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setattr(run, "COME", 1.0)
