@@ -15,7 +15,7 @@ GAVE_UP = "netdoctor: this node's local rank 0 did not come within 1 s: no verdi
 
 @pytest.fixture(autouse=True)
 def _task_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a shell that kept the variables of a step of its own (its name is the door's); every wait of this module is over at once."""
+    """As in a shell that kept a step's variables, of a step of its own; every wait of this module is over at once."""
     said = {
         "JOB_ID": uuid.uuid4().hex,
         "STEP_ID": "0",
