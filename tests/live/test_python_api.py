@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -54,7 +55,8 @@ def test_the_type_marker_is_shipped() -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes(tmp_path: Path) -> None:
     program = tmp_path / "netdoctor"
-    program.write_text(f"#!{sys.executable}\nfrom netdoctor.__main__ import main\nmain()\n")
+    # No "#!" of it: the folder of the checkout may have a blank.
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "from netdoctor.__main__ import main; main()" "$@"\n')
     program.chmod(0o755)
     script = """
 eval "$(netdoctor --show-completion bash)"
