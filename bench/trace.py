@@ -22,6 +22,13 @@ _NOT_OURS = re.compile(
     r"/etc/resolv\.conf|/etc/gai\.conf|/sys/fs/selinux.*|/proc/filesystems|/etc/(?:udev|mime).*|/proc/sys/vm/overcommit_memory|"
     r"/sys/kernel/mm/transparent_hugepage/hpage_pmd_size)$"
 )
+# By journalctl and the libcap-ng that it links, at each start: it is asked for lines, and where it shows none, for any.
+_OF_JOURNALCTL = ("/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random/boot_id")
+
+
+def asked(path: str) -> bool:
+    """Whether an open of it is a question of the doctor's."""
+    return bool(_MACHINE.match(path)) and not _NOT_OURS.match(path)
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,8 @@ def look(command: Sequence[str]) -> Seen:
         for number, lines in enumerate(traces):
             spans.append((float(lines[0].split()[0]), float(lines[-1].split()[0])))
             found = (match.group(1) for line in lines if (match := _OPEN.match(line)))
-            ours = (path for path in found if _MACHINE.match(path) and not _NOT_OURS.match(path))
-            opened.update(path for path in ours if number == 0 or not path.startswith("/sys/"))
+            ours = (path for path in found if asked(path))
+            opened.update(path for path in ours if number == 0 or not path.startswith(("/sys/", *_OF_JOURNALCTL)))
     if not opened:
         raise RuntimeError("strace saw nothing being opened")
     children = sorted(spans)[1:]

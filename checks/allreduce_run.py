@@ -49,6 +49,7 @@ from netdoctor.api import (
 )
 
 AGAIN = "netdoctor preflight"
+THERE = "netdoctor preflight there; --python names the job's Python"
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 
@@ -79,7 +80,8 @@ def allreduce_run(
     )
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
         text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
-        yield unknown(f"no all-reduce was run: {text}", how=START if run.kind == Kind.MISSING_NODE else AGAIN)
+        how = {Kind.MISSING_NODE: START, Kind.OTHER_NODES: THERE}.get(run.kind, AGAIN)
+        yield unknown(f"no all-reduce was run: {text}", how=how)
     else:
         # Of nodes together it is asked how they reach each other, with as many ranks as one likes (--ranks-per-node).
         lacks = "" if isinstance(run, CommonRun) else layers.lacks(run, gpus, job)

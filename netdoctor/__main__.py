@@ -1,5 +1,6 @@
 """`netdoctor` and `python -m netdoctor`: the command line, whose import alone takes long enough for a Ctrl-C."""
 
+import gc
 import os
 import sys
 
@@ -21,6 +22,7 @@ def main() -> None:
         wanted, is_ = (".".join(str(number) for number in version[:2]) for version in (OLDEST, sys.version_info))
         sys.stderr.write(f"netdoctor needs Python >= {wanted}; {sys.executable} is {is_}: name another\n")
         sys.exit(2)
+    gc.set_threshold(50_000, 20, 20)  # imports leave no garbage: looking for it after each 700 objects took 7 % of a look
     try:
         if os.geteuid() == 0:
             keep_to_ourselves()

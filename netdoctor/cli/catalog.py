@@ -42,11 +42,17 @@ def _told(options: Options, config: Config, id: str | None, lost: CheckResult | 
 
 def explained() -> tuple[str, ...]:
     """All that `netdoctor explain` takes, but for checks of the site: their code is not run by a key press."""
-    from netdoctor import plugins
     from netdoctor.causes import CAUSES
     from netdoctor.causes.results import RESULTS
 
-    return (*(spec.id for spec in plugins.load(None, site=False).specs), *CAUSES, *RESULTS)
+    return (*checks(), *CAUSES, *RESULTS)
+
+
+def checks() -> tuple[str, ...]:
+    """All that --only takes, but for checks of the site."""
+    from netdoctor import plugins
+
+    return tuple(spec.id for spec in plugins.load(None, site=False).specs)
 
 
 def schema(name: str) -> int:

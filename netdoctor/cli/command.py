@@ -112,19 +112,9 @@ class JobCommand:
         return os.environ if self.place is None else self.place.environment
 
     @property
-    def absent(self) -> bool:
-        """Whether no file is there that execvp(3) would take; False where that is in doubt."""
-        return self._files == []
-
-    @property
     def obstacle(self) -> startable.Obstacle | None:
-        """Why none of the files that are there can be started; None where one can, or that is in doubt."""
-        why = [far.call(startable.obstacle, file, path=file) for file in self._files or ()]
-        return why[0] if why and all(why) else None
-
-    @property
-    def _files(self) -> list[str] | None:
-        return None if self.doubt else startable.files(self.program, self._environment.get("PATH"))
+        """Why it will not start; None where it does, or that is in doubt."""
+        return None if self.doubt else startable.in_the_way(self.program, self._environment.get("PATH"))
 
     @property
     def folder(self) -> str:
@@ -356,11 +346,7 @@ def result(job: JobCommand, python: str | None) -> CheckResult:
     """What of the command was seen through; `python`: the interpreter that it was found to be, None: not found."""
     found: list[Finding] = []
     before = f" behind {', '.join(job.wrappers)}, of which the settings were applied" if job.wrappers else ""
-    if in_the_way := job.obstacle:
-        found.append(
-            Finding(Status.FAIL, f"it will not start: {in_the_way.why}", job.words[0], loss=STOPS, how=in_the_way.mend)
-        )
-    elif job.doubt or python is None:
+    if job.doubt or python is None:
         why = job.doubt or f"{job.words[0]} is no Python, nor a script of one"
         words = f"what runs is not known to be what was looked at: {why}"
         found.append(Finding(Status.UNKNOWN, words, "command", how=HOW))

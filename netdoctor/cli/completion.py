@@ -1,10 +1,10 @@
-"""``--show-completion SHELL`` and ``--install-completion SHELL``: typer takes no name where it can guess the shell."""
+"""What a shell completes, and ``--show-completion SHELL``, ``--install-completion SHELL``: typer has them without a name."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 NAME: Final = "netdoctor"
@@ -30,3 +30,21 @@ def asked(arguments: Sequence[str]) -> str | None:
     if shell or len(arguments) > 1:
         os.environ[_BY_NAME] = "1"
     return NAME
+
+
+def one_of(known: str, *, several: bool = False) -> Callable[[str], list[str]]:
+    """A completer for words that are `module:name` (a collection, or a function that gives one); `several` with commas between.
+
+    Imported at a press of the key: no other start of the program pays for it.
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        import pkgutil
+
+        words = pkgutil.resolve_name(known)
+        before, comma, begun = incomplete.rpartition(",") if several else ("", "", incomplete)
+        taken = before.split(",")
+        each = (str(word) for word in (words() if callable(words) else words))
+        return [f"{before}{comma}{word}" for word in each if word.startswith(begun) and word not in taken]
+
+    return complete

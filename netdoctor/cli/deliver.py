@@ -163,9 +163,11 @@ def _rendered(report: Report, options: Options, name: str, *, width: int | None 
 
 def without(text: str, options: Options) -> str:
     """What was rendered, without the words of --redact, however the format escapes them (JSON, XML and HTML)."""
+    if not options.redact:
+        return text
     import html
 
-    for word in sorted(filter(None, options.redact or ()), key=len, reverse=True):
+    for word in sorted(filter(None, options.redact), key=len, reverse=True):
         for written in dict.fromkeys(
             (word, json.dumps(word)[1:-1], json.dumps(word, ensure_ascii=False)[1:-1], html.escape(word))
         ):

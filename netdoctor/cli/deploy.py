@@ -78,19 +78,26 @@ def gate(file: str, image: str | None) -> int:
     return 0
 
 
+def known() -> list[str]:
+    """What can be deployed."""
+    from importlib.resources import files
+
+    entries = files("netdoctor.deploy").iterdir()
+    return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(("_", ".")))
+
+
 def run(what: str | None, to: str | None) -> int:
     """Print the files of one integration with a line of their name before each, or write them below `to`."""
     from importlib.resources import files
 
-    here = files("netdoctor.deploy")
-    known = sorted(entry.name for entry in here.iterdir() if entry.is_dir() and not entry.name.startswith(("_", ".")))
+    here, there = files("netdoctor.deploy"), known()
     if what is None:
-        print("\n".join(known))
+        print("\n".join(there))
         return 0
     if to == "":  # an empty variable of a script must not become the working folder
         return refused("--to: it names no folder")
-    if what not in known:
-        return refused(f"there is {', '.join(known)}; not {what!r}{nearest(what, known)}")
+    if what not in there:
+        return refused(f"there is {', '.join(there)}; not {what!r}{nearest(what, there)}")
     found = list(_below(here / what))
     return _print(found) if to is None else _put(what, found, os.path.abspath(to))
 

@@ -53,6 +53,11 @@ def run(options: Options, file: str | None, output: str | None, leave_out: Itera
     return 0
 
 
+def parts() -> list[str]:
+    """What --leave-out takes."""
+    return [part.value for part in Part]
+
+
 def _parts(names: Iterable[str]) -> Collection[Part]:
     named = [part.strip() for text in names for part in text.split(",") if part.strip()]
     known = {part.value: part for part in Part}

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from netdoctor import __version__
+from netdoctor.cli.completion import one_of
 from netdoctor.cli.options import FOLDED, JUDGED, LOOKED, TOLD, Once, Options, Text, Texts, takes
 from netdoctor.process import signals
 
@@ -29,7 +30,11 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from netdoctor.cli import installed
+
         print(f"netdoctor {__version__}")
+        for note in installed.notes():
+            print(f"netdoctor: {note}", file=sys.stderr)
         raise typer.Exit
 
 
@@ -175,7 +180,12 @@ def expect(
     file: Annotated[Text, typer.Argument(metavar="[SNAPSHOT]", help="A snapshot of the good node; else this node is.")] = None,
     output: Annotated[Text, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; else stdout.")] = None,
     leave_out: Annotated[
-        Texts, typer.Option(metavar="PART", help="addresses, floors, firmware, driver, mtu, transport (repeat, or a,b).")
+        Texts,
+        typer.Option(
+            metavar="PART",
+            help="addresses, floors, firmware, driver, mtu, transport (repeat, or a,b).",
+            autocompletion=one_of("netdoctor.cli.expect:parts", several=True),
+        ),
     ] = None,
 ) -> int:
     """Write what to expect of nodes like this one, which is known to be good, as `expected:` for the configuration."""
@@ -193,18 +203,13 @@ def list_checks(options: Options) -> int:
     return command.catalog(options)
 
 
-def _explained(begun: str) -> list[str]:
-    """What the shell may complete."""
-    from netdoctor.cli import catalog
-
-    return [name for name in catalog.explained() if name.startswith(begun)]
-
-
 @app.command(cls=Once)
 @takes("checks_dir", "config")
 def explain(
     options: Options,
-    id: Annotated[str, typer.Argument(metavar="ID", help="A check, or a cause.", autocompletion=_explained)],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A check, or a cause.", autocompletion=one_of("netdoctor.cli.catalog:explained"))
+    ],
 ) -> int:
     """What a check looks at, why, what it costs and what mends it."""
     from netdoctor.cli import catalog as command
@@ -213,7 +218,12 @@ def explain(
 
 
 @app.command(cls=Once)
-def schema(name: Annotated[str, typer.Argument(help="report, log, env, ras, fleet or config.")] = "report") -> None:
+def schema(
+    name: Annotated[
+        str,
+        typer.Argument(help="report, log, env, ras, fleet or config.", autocompletion=one_of("netdoctor.cli.catalog:SCHEMAS")),
+    ] = "report",
+) -> None:
     """Print the JSON Schema of an output, or of the configuration."""
     from netdoctor.cli import catalog as command
 
@@ -268,7 +278,11 @@ def ras(
 @app.command(cls=Once, short_help="Manifests, prologs, playbooks and units, printed or written.")
 def deploy(
     what: Annotated[
-        Text, typer.Argument(help="kubernetes, slurm, ansible, systemd, prometheus; nothing: say what there is.")
+        Text,
+        typer.Argument(
+            help="kubernetes, slurm, ansible, systemd, prometheus; nothing: say what there is.",
+            autocompletion=one_of("netdoctor.cli.deploy:known"),
+        ),
     ] = None,
     to: Annotated[Text, typer.Option("--to", metavar="DIR", help="Write the files here instead of printing them.")] = None,
     gate: Annotated[

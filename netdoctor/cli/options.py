@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from netdoctor.cli.completion import one_of
 from netdoctor.report import formats
 
 Text = str | None
@@ -40,18 +41,31 @@ class Options:
     """What the command line said; None: nothing.  A command has those that it names in `takes`."""
 
     only: Annotated[
-        Texts, typer.Option("--only", metavar="ID", envvar="NETDOCTOR_ONLY", help="Run these checks only (repeat, or a,b).")
+        Texts,
+        typer.Option(
+            "--only",
+            metavar="ID",
+            envvar="NETDOCTOR_ONLY",
+            help="Run these checks only (repeat, or a,b).",
+            autocompletion=one_of("netdoctor.cli.catalog:checks", several=True),
+        ),
     ] = None
     config: Annotated[Text, typer.Option(metavar="FILE", help="Configuration (YAML).")] = None
     expect: Annotated[Text, typer.Option(metavar="FILE", help="What `netdoctor expect` wrote of a good node.")] = None
     profile: Annotated[
-        Text, typer.Option(metavar="NAME", help="default, gate, audit, prolog or strict: what must be able to tell.")
+        Text,
+        typer.Option(
+            metavar="NAME",
+            help="default, gate, audit, prolog or strict: what must be able to tell.",
+            autocompletion=one_of("netdoctor.policy:PROFILE_ORDER"),
+        ),
     ] = None
     fail_on: Annotated[
         Text,
         typer.Option(
             metavar="SEVERITY",
             help="Lowest severity that counts as unhealthy: info, warning, critical (the default; of env and fleet: warning).",
+            autocompletion=one_of("netdoctor.policy:FAIL_ON_ORDER"),
         ),
     ] = None
     format: Annotated[
@@ -62,6 +76,7 @@ class Options:
             metavar="FORMAT",
             envvar="NETDOCTOR_FORMAT",
             help=f"{', '.join(formats.names())}; of a node or fleet also prometheus.",
+            autocompletion=one_of("netdoctor.report.formats:FORMATS"),
         ),
     ] = None
     output: Annotated[
@@ -88,11 +103,17 @@ class Options:
         typer.Option(
             metavar="torch|nccl",
             help="torch: the job's; nccl: libnccl and the driver alone. Else torch, or nccl in a job without torch.",
+            autocompletion=one_of("netdoctor.config.keys:VIAS"),
         ),
     ] = None
-    vantage: Annotated[Text, typer.Option(metavar="job|node", help="job: this is the job's own context; node: it is not.")] = (
-        None
-    )
+    vantage: Annotated[
+        Text,
+        typer.Option(
+            metavar="job|node",
+            help="job: this is the job's own context; node: it is not.",
+            autocompletion=one_of("netdoctor.config.keys:VANTAGES"),
+        ),
+    ] = None
     host_root: Annotated[
         Text,
         typer.Option("--host-root", metavar="DIR", envvar="NETDOCTOR_HOST_ROOT", help="A mounted host of the same kernel."),
@@ -118,7 +139,10 @@ class Options:
     exit_style: Annotated[
         Text,
         typer.Option(
-            metavar="STYLE", envvar="NETDOCTOR_EXIT_STYLE", help="nagios or npd: translate the exit code at the very end."
+            metavar="STYLE",
+            envvar="NETDOCTOR_EXIT_STYLE",
+            help="nagios or npd: translate the exit code at the very end.",
+            autocompletion=one_of("netdoctor.policy:EXIT_STYLES"),
         ),
     ] = None
     quiet: Annotated[bool, typer.Option("--quiet", "-q", envvar="NETDOCTOR_QUIET", help="No progress on stderr.")] = False

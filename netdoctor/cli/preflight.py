@@ -12,9 +12,9 @@ from netdoctor import __version__, engine, live, policy
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.command import COMMAND, JobCommand, of_here, result
 from netdoctor.cli.options import Options
-from netdoctor.cli.past import keep as keep_look
 from netdoctor.config.load import Config
 from netdoctor.facts import registry
+from netdoctor.facts.past import FOLDER
 from netdoctor.model import CheckResult, Unavailable
 from netdoctor.process import signals
 
@@ -77,7 +77,9 @@ def _judged(options: Options, config: Config, to: TextIO, lost: CheckResult | No
         outcome.work.extra += (found,)
     decide = setup.decider(config, options.ids, outcome.partial, must, gate=gate)
     report = engine.report(outcome.work, decide, config.profile, outcome.partial)
-    if not options.ids and options.host_root is None:
+    if not options.ids and options.host_root is None and os.path.isdir(FOLDER):
+        from netdoctor.cli.past import keep as keep_look
+
         keep_look(outcome.work, report)
     code = deliver.deliver(deliver.interrupted(report, outcome.signal), options, to)
     number = outcome.signal or signals.pending()

@@ -8,6 +8,7 @@ that is local rank 0 looks, and the others of its node wait for the verdict.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from netdoctor.cli import deliver, preflight
+from netdoctor.cli import deliver, preflight, startable
 from netdoctor.cli.command import applied, seen_through
 from netdoctor.cli.options import Options
 from netdoctor.environment import Of, names_of
@@ -25,9 +26,12 @@ from netdoctor.facts.launcher import detect
 from netdoctor.process import far, signals
 from netdoctor.textsafe import clean
 
-WAIT: Final = 900.0  # seconds that a rank waits for its node's doctor: its own budget and a cold import of torch
+# Seconds that ranks of one node wait for each other to come.  A job whose ranks are further apart fails by itself: so long its
+# ranks wait for the first at torch's store (torch/csrc/distributed/c10d/Store.hpp, kDefaultTimeout).
+COME: Final = 300.0
+LOOK: Final = 900.0  # for the verdict of one that looks: its own budget and a cold import of torch
 TOLD: Final = 10.0  # after which a rank says that it waits: ranks of one node start within seconds of each other
-SERVE: Final = 120.0  # seconds after the verdict until the last rank must have asked
+EVERY: Final = 30.0  # and again
 # Together these name one start of one job on one node; whichever are there.
 _NAMES: Final = names_of(Of.START, Of.NODE_START)
 
@@ -40,15 +44,18 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
         return deliver.refuse(f"run: no such option: {command[0]}", options)
     launcher = detect(os.environ)
     others = (launcher.local_world or 1) - 1
+    seen = seen_through(command)
+    for word, in_the_way in (
+        (command[0], startable.in_the_way(command[0], os.environ.get("PATH"))),
+        (seen.words[0], seen.obstacle),
+    ):
+        if in_the_way:  # of every rank: none waits for the verdict of one that does not look
+            mend = f".  {in_the_way.mend}" if in_the_way.mend else ""
+            print(clean(f"netdoctor: {word} will not start: {in_the_way.why}; nothing was looked at{mend}"), file=sys.stderr)
+            return in_the_way.code
     if launcher.local_rank:
         code = ask_doctor(quiet=options.quiet)
     else:
-        seen = seen_through(command)
-        if seen.absent:
-            print(f"netdoctor: {seen.words[0]}: no such command; nothing was looked at", file=sys.stderr)
-            return 127
-        if in_the_way := seen.obstacle:
-            print(clean(f"netdoctor: {seen.words[0]} will not start: {in_the_way.why}"), file=sys.stderr)
         with waited_for(others if launcher.local_rank == 0 else 0) as door, applied(seen) as job:
             code = preflight.before_the_job(options, job, gate=gate)
             tell_ranks(code, others if launcher.local_rank == 0 else 0, door)
@@ -109,29 +116,33 @@ def ask_doctor(*, quiet: bool) -> int:
     if (number := signals.pending()) is not None:
         return 128 + number
     begun = time.monotonic()
-    end, told = begun + WAIT, quiet
-    while time.monotonic() < end:
-        if not told and time.monotonic() > begun + TOLD:
-            told = True
-            found = detect(os.environ)
-            print(
-                f"netdoctor: local rank {found.local_rank} (by {found.called}) waits for local rank 0 of this node, which is "
-                f"not there; {end - time.monotonic():.0f} s left.  One process a node is enough: srun --ntasks-per-node=1",
-                file=sys.stderr,
-            )
+    end, tell = begun + COME, math.inf if quiet else begun + TOLD
+    while (now := time.monotonic()) < end:
+        if now >= tell:
+            tell = now + EVERY
+            print(_awaited(end - now), file=sys.stderr)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-            line.settimeout(max(0.1, end - time.monotonic()))
+            line.settimeout(LOOK)
             try:
                 line.connect(address)
                 if _peer(line)[1] == os.getuid():
-                    return int(line.recv(8) or _gone())
+                    return int(line.recv(8) or _gone("ended without a verdict"))
             except ConnectionResetError:  # unix(7): its door closed before it came to us
-                return _gone()
+                return _gone("ended without a verdict")
+            except TimeoutError:
+                return _gone(f"has looked for more than {LOOK:g} s")
             except (OSError, ValueError):
                 pass
         time.sleep(0.2)  # until the doctor of local rank 0 listens there is nothing to wait on
-    print("netdoctor: no verdict of this node's local rank 0 in time", file=sys.stderr)
-    return 4
+    return _gone(f"did not come within {COME:g} s: no verdict")
+
+
+def _awaited(left: float) -> str:
+    found = detect(os.environ)
+    return (
+        f"netdoctor: local rank {found.local_rank} (by {found.called}) waits for local rank 0 of this node, which is "
+        f"not there; {left:.0f} s left.  One process a node is enough: srun --ntasks-per-node=1"
+    )
 
 
 def _peer(line: socket.socket) -> tuple[int, int]:
@@ -142,8 +153,8 @@ def _peer(line: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _gone() -> int:
-    print("netdoctor: this node's local rank 0 ended without a verdict", file=sys.stderr)
+def _gone(why: str) -> int:
+    print(f"netdoctor: this node's local rank 0 {why}", file=sys.stderr)
     return 4
 
 
@@ -182,7 +193,7 @@ def tell_ranks(code: int, others: int, waiting: socket.socket | None) -> None:
                 for stream in {0, 1, 2} - {door.fileno()}:  # who reads the job's output must see its end
                     with suppress(OSError):
                         os.close(stream)
-                end = time.monotonic() + SERVE
+                end = time.monotonic() + COME
                 while others > 0 and time.monotonic() < end:
                     door.settimeout(max(0.1, end - time.monotonic()))
                     line, _ = door.accept()

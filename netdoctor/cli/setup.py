@@ -12,7 +12,7 @@ from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult, Command, Finding, Json, Status, plain
 from netdoctor.process import far
-from netdoctor.textsafe import clean, nearest
+from netdoctor.textsafe import nearest
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -33,6 +33,7 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     """The merged configuration; `recorded` is the policy of a snapshot.  Raises UsageError."""
     from netdoctor import policy
     from netdoctor.causes import CAUSES
+    from netdoctor.cli import installed
     from netdoctor.config import load as config
 
     if options.only is not None and not options.ids:  # an empty variable of a script must not become all checks
@@ -56,7 +57,7 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     except ConfigError as error:
         raise UsageError(str(error)) from None
     loaded = replace(loaded, as_root=options.user in ("root", "0"))  # the command line's word alone: of who may run it
-    for note in (*loaded.notes, *_misspelt(), *_namesake()):
+    for note in (*loaded.notes, *_misspelt(), *installed.notes()):
         print(f"netdoctor: {note}", file=sys.stderr)
     causes = (id for cause in CAUSES.values() for id in cause.look)
     # A name that no cause has: the checks themselves must be loaded to tell.
@@ -92,21 +93,6 @@ def _misspelt() -> Iterator[str]:
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in known and (hint := nearest(name, known, cutoff=0.9)):
             yield f"{name} is not an option{hint}"
-
-
-def _namesake() -> Iterator[str]:
-    """Another project has the import name on PyPI: where both are installed, each has overwritten files of the other."""
-    import netdoctor
-
-    here = os.path.dirname(os.path.dirname(os.path.abspath(netdoctor.__file__)))
-    try:
-        names = far.call(os.listdir, here, path=here)
-    except OSError:
-        return
-    for name in names:
-        if name.startswith("netdoctor-") and name.endswith(".dist-info"):
-            other = clean(name.removesuffix(".dist-info"))
-            yield f"{other}, another project, lies over this one in {here}: pip uninstall netdoctor, then install ours again"
 
 
 def loaded_checks(config: Config, lost: CheckResult | None = None) -> Loaded:

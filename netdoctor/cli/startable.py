@@ -12,22 +12,25 @@ from netdoctor.process import far
 
 
 class Obstacle(NamedTuple):
-    """Why a file will not start, and what mends that."""
+    """Why a file will not start, what mends that, and what a shell exits with (POSIX, 2.8.2: 127 where execve says ENOENT)."""
 
     why: str
     mend: str
+    code: int = 126
 
 
 # "#!", the interpreter, at most one argument: a blank or the line ends the name (Linux, fs/binfmt_script.c).
 _INTERPRETER: Final = re.compile(rb"#![ \t]*([^ \t\n]+)[ \t\n]")
 
 
-def files(program: str, path: str | None) -> list[str] | None:
-    """What is there of what execvp(3) would try, in that order; None without a PATH: its default is the C library's."""
-    if "/" not in program and path is None:
+def in_the_way(program: str, path: str | None) -> Obstacle | None:
+    """Why execvp(3) starts nothing of that name; None where it does, or that is not known."""
+    if "/" not in program and path is None:  # its default is the C library's
         return None
     tried = [program] if "/" in program else [os.path.join(folder or ".", program) for folder in str(path).split(os.pathsep)]
-    return [file for file in tried if far.call(os.path.lexists, file, path=file)]
+    there = [file for file in tried if far.call(os.path.lexists, file, path=file)]
+    why = [far.call(obstacle, file, path=file) for file in there]
+    return Obstacle("no such command", "", 127) if not there else why[0] if all(why) else None
 
 
 def obstacle(path: str) -> Obstacle | None:
@@ -44,7 +47,7 @@ def obstacle(path: str) -> Obstacle | None:
         with open(path, "rb") as file:
             first = file.read(256)
     except FileNotFoundError:
-        return Obstacle("it is a link to nothing", f"readlink -f {name}")
+        return Obstacle("it is a link to nothing", f"readlink -f {name}", 127)
     except OSError:
         return None
     return _of_script(first, name)
@@ -56,7 +59,9 @@ def _of_script(first: bytes, name: str) -> Obstacle | None:
         return None
     interpreter = os.fsdecode(found[1])
     if interpreter.endswith("\r"):
-        return Obstacle("its lines end in CR LF, and so does the name of its interpreter", f"sed -i 's/\\r$//' {name}")
+        return Obstacle("its lines end in CR LF, and so does the name of its interpreter", f"sed -i 's/\\r$//' {name}", 127)
     return Obstacle(
-        f"its first line names {interpreter}, which is not there", f"install {interpreter}, or name another in its first line"
+        f"its first line names {interpreter}, which is not there",
+        f"install {interpreter}, or name another in its first line",
+        127,
     )

@@ -21,13 +21,15 @@ from netdoctor.facts.runs import BURSTS, Control
 PINGS: Final = 400  # of 1 % loss at least one is sent again in 98 of 100 such controls
 PING_SECONDS: Final = 2.0  # in all; a lost packet is sent again after 0.2 s (TCP_RTO_MIN, include/net/tcp.h)
 BURST_SECONDS: Final = 0.12
-SERVE_SECONDS: Final = 10.0  # one control: pings for 2 s, or a burst that takes ten times as long as it should
+BURST_MOST: Final = 10 * BURST_SECONDS  # until the other end has it all
+SERVE_SECONDS: Final = 10.0  # one control: pings for 2 s, or a burst that takes as long as it may
 BUFFER: Final = 4 << 20  # bytes asked for; the kernel gives net.core.rmem_max and wmem_max at most
 CHUNK: Final = 1 << 18
 ANSWER: Final = b"+"
 _PING, _PLAIN, _WIDE = b"P", b"B", b"W"
-_TOTAL_RETRANS: Final = 100  # offset in struct tcp_info (include/uapi/linux/tcp.h)
-_SEGMENT: Final = 16  # tcpi_snd_mss
+# Offsets in struct tcp_info (include/uapi/linux/tcp.h): tcpi_snd_mss, tcpi_total_retrans, tcpi_dsack_dups (since Linux 4.19).
+_SEGMENT, _TOTAL_RETRANS, _DSACK_DUPS, _LENGTH = 16, 100, 216, 220
+_COUNT: Final = struct.Struct("!I")
 
 
 def told(one: Control) -> list[Any]:
@@ -52,6 +54,7 @@ def serve(line: socket.socket) -> None:
     if kind == _PING:
         while time.monotonic() < end and line.recv(64):
             line.sendall(ANSWER)
+        line.sendall(_COUNT.pack(_again(line)[0]))
     elif kind in (_PLAIN, _WIDE):
         if kind == _WIDE:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
@@ -90,9 +93,33 @@ def _pings(line: socket.socket) -> Control:
         if not line.recv(1):
             break
         trips.append(time.monotonic() - begin)
-    info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-    again, segment = (struct.unpack_from("=I", info, at)[0] for at in (_TOTAL_RETRANS, _SEGMENT))
+    lost, twice = _again(line)
+    answers = _answers_lost(line)  # an answer that is lost makes the ping come twice
+    segment = struct.unpack_from("=I", _info(line), _SEGMENT)[0]
+    again = lost + twice if answers is None else lost + answers
     return Control(len(trips), again, statistics.median(trips) if trips else 0.0, segment)
+
+
+def _info(line: socket.socket) -> bytes:
+    return line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LENGTH)
+
+
+def _again(line: socket.socket) -> tuple[int, int]:
+    """Packets that were sent again and came but once; and those that came twice, none where the kernel does not count them."""
+    info = _info(line)
+    again = struct.unpack_from("=I", info, _TOTAL_RETRANS)[0]
+    twice = min(again, struct.unpack_from("=I", info, _DSACK_DUPS)[0]) if len(info) >= _LENGTH else 0
+    return again - twice, twice
+
+
+def _answers_lost(line: socket.socket) -> int | None:
+    """What the other end says at last of its own packets; None: nothing."""
+    said = b""
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_WR)
+        while len(said) < _COUNT.size and (more := line.recv(_COUNT.size - len(said))):
+            said += more
+    return _COUNT.unpack(said)[0] if len(said) == _COUNT.size else None
 
 
 def _burst(line: socket.socket, kind: bytes) -> float:
@@ -103,9 +130,9 @@ def _burst(line: socket.socket, kind: bytes) -> float:
     line.recv(1)
     sent, data, begin = 0, bytes(CHUNK), time.monotonic()
     while (now := time.monotonic()) < begin + BURST_SECONDS:
-        line.settimeout(max(0.05, begin + 10 * BURST_SECONDS - now))
+        line.settimeout(max(0.05, begin + BURST_MOST - now))
         sent += line.send(data)
     line.shutdown(socket.SHUT_WR)
-    line.settimeout(10 * BURST_SECONDS)
+    line.settimeout(BURST_MOST)
     line.recv(1)
     return sent / (time.monotonic() - begin)

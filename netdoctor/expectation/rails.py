@@ -87,11 +87,12 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
             return main
         meant = {gpu: [d for d in found if kinds[d.name] == main] or found for gpu, found in own.items()}
         usual = Counter(len(found) for found in meant.values()).most_common(1)[0][0]
-        members = tuple(d for d in hardware if any(d in found for found in meant.values()))
+        behind = [{d.name for d in found} for found in meant.values()]
+        members = tuple(d for d in hardware if any(d.name in names for names in behind))
         # A GPU with more of them than the others has one for something else, and two that serve the same GPUs may have two
         # purposes: nothing says which.
         alike = {d.name for found in meant.values() if len(found) <= usual for d in found}
-        if len({tuple(d in found for found in meant.values()) for d in members}) < len(members) < PLENTY:
+        if len({tuple(d.name in names for names in behind) for d in members}) < len(members) < PLENTY:
             alike = set()
         near = [Part(gpu_name(d.address), {Quantity.NEAREST: len(meant[d.address])}, "GPUs") for d in gpus]
         near += _without_gpu([d for d in hardware if kinds[d.name] == main], members, pci)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import signal
@@ -33,6 +34,7 @@ _NAMES: Final = (
     "zfs"
 )
 LOCAL: Final = frozenset(_NAMES.split())
+MOUNTINFO: Final = "/proc/self/mountinfo"
 _KERNELS: Final = ("/proc", "/sys", "/dev")
 _PLACE: Final = 4096  # bytes of a path: PATH_MAX
 _HOPS: Final = 40  # links that a path may lead through: MAXSYMLINKS
@@ -41,7 +43,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Mount(NamedTuple):
-    """One line of /proc/self/mountinfo."""
+    """One line of MOUNTINFO."""
 
     point: str
     kind: str
@@ -61,6 +63,12 @@ class HungError(OSError):
         return HungError, (self.path, self.mount, self.limit)
 
 
+@functools.cache
+def mountinfo() -> str:
+    """What MOUNTINFO says, read once: a process looks once.  "" where it cannot be read; no UTF-8 as surrogates."""
+    return _read(MOUNTINFO)
+
+
 def mounts(text: str) -> tuple[Mount, ...]:
     """The mounts of this process, in their order (proc_pid_mountinfo(5)); names keep their escapes for what is no blank."""
     found = []
@@ -76,7 +84,8 @@ def mount_of(fd: int) -> tuple[Mount, str] | None:
     """The mount that an open file is on, and its file system's own options; None where /proc does not tell."""
     head, _, number = _read(f"/proc/self/fdinfo/{fd}").partition("mnt_id:")  # proc_pid_fdinfo(5)
     begin = f"{number.split()[0]} " if head and number.split() else "none"
-    line = next((line for line in _read("/proc/self/mountinfo").splitlines() if line.startswith(begin)), "")
+    every = (line for text in (mountinfo, functools.partial(_read, MOUNTINFO)) for line in text().splitlines())  # or a new one
+    line = next((line for line in every if line.startswith(begin)), "")
     return next(((mount, line.split()[-1]) for mount in mounts(line)), None)
 
 
@@ -99,7 +108,7 @@ class Far:
         self._child: tuple[int, int, int] | None = None  # pid, its requests, its answers
         self._parent = 0  # whose child it is: a fork of ours (process/apart.py) has one of its own
         self._place = mmap.mmap(-1, _PLACE)
-        self._mounts = mounts(_read("/proc/self/mountinfo"))
+        self._mounts = mounts(mountinfo())
         self._risky = [m for m in self._mounts if m.kind not in LOCAL and not _of_the_kernel(m)]
         self._everywhere = any(below(m.point, root) for m in self._risky for root in _KERNELS)
 

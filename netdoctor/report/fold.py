@@ -43,7 +43,7 @@ class Block(NamedTuple):
     """Findings that have one answer."""
 
     findings: tuple[Finding, ...]
-    of: int  # how many subjects the check has; 0: they are of several checks
+    every: tuple[Finding, ...]  # of the check; (): they are of several checks
     parts: tuple[Block, ...] = ()  # what could not be told beside a fail: a part for each reason
 
     @property
@@ -88,7 +88,7 @@ class Block(NamedTuple):
             return said if len(messages) == 1 else f"{every}: {self._reason}" if self._reason and not self.each else every
         if self.each:
             said = f"{len(messages)} faults have one mend"
-        many = f" ({len(self.findings)} of {self.of})" if self.of > 1 else ""
+        many = f" ({len(self.findings)} of {len(self.every)}{self._others})" if len(self.every) > 1 else ""
         if len(subjects) == 1 and not many and said.startswith(subjects[0]):
             return said
         said = said.removeprefix(f"{subjects[0]}: ") if len(subjects) == 1 else said
@@ -109,6 +109,12 @@ class Block(NamedTuple):
     def hows(self) -> tuple[str, ...]:
         """The ways to find out, each once."""
         return tuple(dict.fromkeys(clean(f.how) for f in self.findings if f.how))
+
+    @property
+    def _others(self) -> str:
+        """What the check says of its other subjects: ``; 1 unknown, 2 pass``."""
+        words = [f.status.value for f in self.every if f not in self.findings]
+        return "; " + ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) if words else ""
 
     @property
     def _reason(self) -> str:
@@ -141,7 +147,7 @@ def told(block: Block, *, short: bool = False) -> list[Row]:
 
 def wrong(checks: Sequence[CheckResult]) -> list[Block]:
     """What fails, the worst first; then what netdoctor broke on, and what it could not tell."""
-    sizes = {check.id: len(check.findings) for check in checks}
+    every = {check.id: check.findings for check in checks}
     silent = [Finding(Status.ERROR, "the check said nothing", check=check.id) for check in checks if not check.findings]
     found = [finding for check in checks for finding in check.findings if finding.status in WRONG] + silent
     found.sort(key=lambda f: (_ORDER.index(f.status), bool(f.waived), not f.blocking, -(f.severity.rank if f.severity else 0)))
@@ -156,7 +162,7 @@ def wrong(checks: Sequence[CheckResult]) -> list[Block]:
         if same is not None:
             same += blocks.pop(key)
     return _behind(
-        [Block(tuple(one), sizes.get(one[0].check, 0) if len({f.check for f in one}) == 1 else 0) for one in blocks.values()]
+        [Block(tuple(one), every.get(one[0].check, ()) if len({f.check for f in one}) == 1 else ()) for one in blocks.values()]
     )
 
 
@@ -167,7 +173,7 @@ def _behind(blocks: list[Block]) -> list[Block]:
     parts = [b for b in blocks if all(f.status is Status.UNKNOWN and not f.waived and not _more(f) for f in b.findings)]
     if not counts or len(parts) < 2:
         return blocks
-    one = Block(tuple(f for part in parts for f in part.findings), 0, tuple(parts))
+    one = Block(tuple(f for part in parts for f in part.findings), (), tuple(parts))
     at = blocks.index(parts[0])
     return [*(b for b in blocks[:at]), one, *(b for b in blocks[at:] if b not in parts)]
 

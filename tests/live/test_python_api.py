@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -54,17 +55,19 @@ def test_the_type_marker_is_shipped() -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes(tmp_path: Path) -> None:
     program = tmp_path / "netdoctor"
-    program.write_text(f"#!{sys.executable}\nfrom netdoctor.__main__ import main\nmain()\n")
+    # No "#!" of it: the folder of the checkout may have a blank.
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "from netdoctor.__main__ import main; main()" "$@"\n')
     program.chmod(0o755)
     script = """
 eval "$(netdoctor --show-completion bash)"
 COMP_WORDS=(netdoctor pre); COMP_CWORD=1; _netdoctor_completion netdoctor; echo "${COMPREPLY[@]}"
 COMP_WORDS=(netdoctor preflight --fail); COMP_CWORD=2; _netdoctor_completion netdoctor; echo "${COMPREPLY[@]}"
 COMP_WORDS=(netdoctor explain rdma.gpu); COMP_CWORD=2; _netdoctor_completion netdoctor; echo "${COMPREPLY[@]}"
+COMP_WORDS=(netdoctor preflight --only gpu.dcgm,net.reac); COMP_CWORD=3; _netdoctor_completion netdoctor; echo "${COMPREPLY[@]}"
 """
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["preflight", "--fail-on", "rdma.gpudirect"]
+    assert done.stdout.split() == ["preflight", "--fail-on", "rdma.gpudirect", "gpu.dcgm,net.reach"]
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="no man")

@@ -63,7 +63,7 @@ def test_one_doctor_for_all_ranks_of_a_node(tmp_path: pathlib.Path) -> None:
 def test_ranks_see_that_their_doctor_died(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Killed while it looks, as by the out-of-memory killer: the others do not wait a quarter of an hour."""
     monkeypatch.setenv("SLURM_JOB_ID", f"dies{os.getpid()}")
-    monkeypatch.setattr(run, "WAIT", 60.0)
+    monkeypatch.setattr(run, "COME", 60.0)
     monkeypatch.setattr(run.signals, "restore", lambda: None)
     child = os.fork()
     if child == 0:
@@ -78,7 +78,7 @@ def test_ranks_see_that_their_doctor_died(monkeypatch: pytest.MonkeyPatch, capfd
 
 
 def test_who_reads_the_output_waits_for_no_other_rank() -> None:
-    """A rank that never asks: the child that would tell it holds no pipe (SERVE is longer than this waits)."""
+    """A rank that never asks: the child that would tell it holds no pipe (COME is longer than this waits)."""
     variables = {
         "RANK": "0",
         "WORLD_SIZE": "2",
@@ -86,7 +86,7 @@ def test_who_reads_the_output_waits_for_no_other_rank() -> None:
         "LOCAL_WORLD_SIZE": "2",
         "TORCHELASTIC_RUN_ID": uuid.uuid4().hex,
     }
-    assert run.SERVE > 60
+    assert run.COME > 60
     job = start(["--brief"], os.environ | variables)
     job.communicate(timeout=60)
     assert job.returncode == 7

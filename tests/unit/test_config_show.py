@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +104,3 @@ def test_who_said_it(tmp_path: Path) -> None:
     assert said["expected.peers"] == (["a:1", "b:1"], f"{site} and environment")
     assert said["expected.gpus"] == (None, NOBODY)
     assert set(rows) == set(KEYS)
-
-
-@pytest.mark.slow
-def test_a_namesake_that_lies_over_us_is_told(tmp_path: Path) -> None:
-    shutil.copytree(
-        ROOT / "netdoctor", tmp_path / "netdoctor", ignore=shutil.ignore_patterns("__pycache__", "deploy"), symlinks=False
-    )
-    command = [sys.executable, "-c", "from netdoctor.__main__ import main; main()", "config", "show"]
-    words = []
-    for name in ("cluster_netdoctor-0.1.0.dist-info", "netdoctor-0.1.1.dist-info"):
-        (tmp_path / name).mkdir()
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-        words.append(done.stderr)
-    assert words[0] == ""
-    assert "netdoctor-0.1.1, another project" in words[1]
-    (tmp_path / "netdoctor/__init__.py").write_text("def main(): print('0.1.1')\n")  # installed after ours
-    done = subprocess.run([sys.executable, "-m", "netdoctor"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stderr.startswith("netdoctor: another project's netdoctor lies over this one")
-    assert "pip uninstall netdoctor" in done.stderr and "Traceback" not in done.stderr

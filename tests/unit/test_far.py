@@ -8,6 +8,8 @@ import os
 import pathlib
 import pwd
 import socket
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ import pytest
 
 from netdoctor.process import far, users
 
+ROOT = pathlib.Path(__file__).parents[2]
 INFO = """25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 26 25 0:5 / /proc rw - proc proc rw
 30 26 0:30 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw
@@ -191,3 +194,22 @@ def test_an_interruption_leaves_no_answer_for_the_next(distant: far.Far, monkeyp
         patch.setattr(far, "_receive", interrupted)
         distant.call(os.path.exists, "/nowhere", path="/nowhere")
     assert distant._child is None and distant.call(os.path.exists, "/", path="/")
+
+
+def test_a_look_opens_nothing_twice() -> None:
+    """The process that looks; of its children too, by strace: `make bench ARGS=cli`, opened_twice."""
+    program = """
+import collections, sys
+from bench.trace import asked
+opened = collections.Counter()
+sys.addaudithook(lambda event, told: opened.update([str(told[0])]) if event == "open" and asked(str(told[0])) else None)
+sys.argv = ["netdoctor", "preflight", "--no-allreduce", "--quiet", "--brief"]
+from netdoctor.cli.main import main
+try:
+    main()
+finally:
+    print(len(opened), [path for path, number in opened.items() if number > 1], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    number, _, twice = done.stderr.strip().splitlines()[-1].partition(" ")
+    assert int(number) > 10 and twice == "[]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from typing import Any
 
 import pytest
@@ -21,11 +22,56 @@ def server() -> Any:
 
 def test_a_clean_way_loses_nothing(server: ProbeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BURST_SECONDS", 0.02)
+    for guard in ("BURST_MOST", "PING_SECONDS", "SERVE_SECONDS"):  # against hangs: a machine that is busy may take its time
+        monkeypatch.setattr(control, guard, 60.0)
     found = control_of(("127.0.0.1", server.port, 1), (server.port, 1), bulk=True)
     assert (found.pings, found.again, found.loses) == (control.PINGS, 0, False)
     assert found.round_trip > 0 and found.segment > 0 and found.own > 0
     assert len(found.plain) == len(found.wide) == BURSTS
     assert control.read(control.told(found)) == found
+
+
+class Line:
+    """A connection of which the kernel counted packets sent again, and such that came twice."""
+
+    def __init__(self, again: int, twice: int, length: int = 220) -> None:
+        self.info = bytearray(232)
+        struct.pack_into("=I", self.info, 100, again)
+        struct.pack_into("=I", self.info, 216, twice)
+        self.length = length
+
+    def getsockopt(self, level: int, name: int, length: int) -> bytes:
+        return bytes(self.info[: min(length, self.length)])
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        pytest.param(Line(0, 0), (0, 0), id="nothing"),
+        pytest.param(Line(5, 0), (5, 0), id="all were lost"),
+        pytest.param(Line(5, 5), (0, 5), id="none was: the other end was slow"),
+        pytest.param(Line(5, 3), (2, 3), id="some"),
+        pytest.param(Line(1, 3), (0, 1), id="the way itself doubles packets"),
+        pytest.param(Line(5, 5, length=216), (5, 0), id="a kernel that does not count them"),
+    ],
+)
+def test_what_came_twice_was_not_lost(line: Line, found: tuple[int, int]) -> None:
+    assert control._again(line) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "again"), [(b"\0\0\0\4", 4 + 1), (b"", 3 + 1), (b"\0\0", 3 + 1)], ids=["told", "not told", "cut short"]
+)
+def test_a_lost_answer_is_a_loss(answer: bytes, again: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes the ping come twice.  Where the other end says nothing of its own packets, that is all there is to go by."""
+    monkeypatch.setattr(control, "PINGS", 0)
+    monkeypatch.setattr(control, "_again", lambda _: (1, 3))
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as line:
+        far, _ = door.accept()
+        with far:
+            far.sendall(answer)
+            far.shutdown(socket.SHUT_WR)
+            assert control._pings(line).again == again
 
 
 def test_without_data_by_tcp_there_is_no_bulk(server: ProbeServer) -> None:

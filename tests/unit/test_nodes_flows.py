@@ -62,7 +62,8 @@ def test_the_kernels_counts_of_a_connection() -> None:
             except OSError as error:
                 pytest.skip(f"sock_diag: {error}")
     assert [ip for ip, _ in mine] == ["127.0.0.1"]
-    assert mine[0][1].sent == 50_000 and mine[0][1].again == 0
+    # `sent` has what went twice: TCP does not wait for an end that is slow to answer (a tail loss probe), lost or not.
+    assert mine[0][1].sent - mine[0][1].again == 50_000
 
 
 @pytest.mark.slow
@@ -100,7 +101,7 @@ def test_a_child_with_a_connection_is_seen() -> None:
             child.communicate(b"x\n", timeout=20)
     if not told and not _sock_diag():
         pytest.skip("no sock_diag here")
-    assert told["127.0.0.1"].sent == 70_000
+    assert told["127.0.0.1"].sent - told["127.0.0.1"].again == 70_000
 
 
 def _sock_diag() -> bool:

@@ -86,7 +86,7 @@ def test_beside_a_fail_what_could_not_be_told_is_one_block() -> None:
 def test_a_subject_is_named_once() -> None:
     one = Finding(Status.FAIL, "GPU 1: a row waits", "GPU 1", Severity.CRITICAL)
     told = render(report(check("gpu.health", one, Finding(Status.PASS, "no errors", "GPU 2"))))
-    assert "gpu.health  [critical] GPU 1 (1 of 2): a row waits\n" in told
+    assert "gpu.health  [critical] GPU 1 (1 of 2; 1 pass): a row waits\n" in told
     assert "gpu.health</b>: GPU 1: a row waits" in page(report(check("gpu.health", one)))
 
 
@@ -95,7 +95,7 @@ def test_one_fault_of_eight_devices_is_one_block() -> None:
     lines = render(report(eight)).splitlines()
     assert sum(line.startswith("FAIL") for line in lines) == 1
     assert (
-        "mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7 (8 of 9): mlx5_0 cannot be opened; and 7 alike"
+        "mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7 (8 of 9; 1 pass): mlx5_0 cannot be opened; and 7 alike"
         in str(lines)
     )
     assert str(lines).count("chmod") == 2  # in the head, and in the block

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import resource
+import shlex
 import subprocess
 import sys
 
@@ -29,8 +30,9 @@ def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: s
     assert done.exit_code == 2 and says in done.output
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["no-such-torchrun train.py", "env A=b /nonexistent/python train.py"])
+@pytest.mark.parametrize(
+    "command", ["no-such-torchrun train.py", "env A=b /nonexistent/python train.py", "/nonexistent/numactl -l python"]
+)
 def test_a_command_that_is_not_there(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "before_the_job", lambda *_, **__: pytest.fail("it looked"))
     done = CliRunner().invoke(main.app, ["run", "--gate", "--", *command.split()])
@@ -164,7 +166,10 @@ def test_a_memory_policy_is_seen_behind_a_wrapper(monkeypatch: pytest.MonkeyPatc
     """A wrapper that makes numactl's call: numactl itself is not on every machine."""
     wrapper = tmp_path / "numactl"
     becomes = "import sys\nset_memory_policy(2, [1])\nos.execvp(sys.argv[2], sys.argv[2:])\n"
-    wrapper.write_text(f"#!{sys.executable}\n{pathlib.Path(mempolicy.__file__).read_text()}{becomes}")
+    program = tmp_path / "program.py"
+    program.write_text(pathlib.Path(mempolicy.__file__).read_text() + becomes)
+    # No "#!" of it: the folder of the checkout may have a blank.
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(program))} "$@"\n')
     wrapper.chmod(0o755)
     before = mempolicy.memory_policy()
     with command.applied(command.seen_through([str(wrapper), "-l", "python"])) as inside:

@@ -1,42 +1,53 @@
-"""A command whose file the kernel will not start: told before the look, as a fail with its own mend."""
+"""A command whose file the kernel will not start: told with its mend, and nothing is looked at."""
 
 from __future__ import annotations
 
 import os
 import pathlib
-import shlex
 import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
-from netdoctor.cli import command, startable
+from netdoctor.cli import command, main, preflight, run, startable
 
-FILES = {  # mode, content; None: a folder
-    "no x bit": (0o644, b"#!/bin/sh\n", "chmod +x "),
-    "a directory": (0o755, None, "name a program"),
-    "an interpreter that is not there": (0o755, b"#!/nonexistent/python -u\nx\n", "install /nonexistent/python"),
-    "CR LF": (0o755, b"#!/bin/sh\r\necho x\r\n", "sed -i"),
+FILES = {  # mode, content (None: a folder), mend, what env(1) exits with
+    "no x bit": (0o644, b"#!/bin/sh\n", "chmod +x ", 126),
+    "a directory": (0o755, None, "name a program", 126),
+    "an interpreter that is not there": (0o755, b"#!/nonexistent/python -u\nx\n", "install /nonexistent/python", 127),
+    "CR LF": (0o755, b"#!/bin/sh\r\necho x\r\n", "sed -i", 127),
 }
 
 
 @pytest.fixture
 def script(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> pathlib.Path:
-    mode, content, _ = FILES[request.param]
+    mode, content, *_ = FILES[request.param]
     path = tmp_path / "a b.sh"
     path.mkdir() if content is None else path.write_bytes(content)
     path.chmod(mode)
     return path
 
 
-@pytest.mark.parametrize(("script", "mend"), [(name, row[2]) for name, row in FILES.items()], indirect=["script"], ids=FILES)
-def test_what_the_kernel_refuses_is_a_fail_with_its_mend(script: pathlib.Path, mend: str) -> None:
-    with pytest.raises((PermissionError, FileNotFoundError)):  # the kernel's own word
-        subprocess.run([str(script)], check=False)
-    job = command.seen_through([str(script)])
-    found = command.result(job, None)
-    assert not job.absent and found.status == "fail" and len(found.findings) == 1
-    assert (found.findings[0].how or "").startswith(mend)
+@pytest.mark.parametrize(
+    ("script", "mend", "code"), [(n, *row[2:]) for n, row in FILES.items()], indirect=["script"], ids=FILES
+)
+@pytest.mark.parametrize("before", [(), ("env", "A=b")], ids=["", "behind env"])
+def test_what_the_kernel_refuses_is_refused_before_the_look(
+    before: tuple[str, ...], script: pathlib.Path, mend: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert subprocess.run(["env", str(script)], check=False).returncode == code  # the kernel's own word
+    monkeypatch.setattr(preflight, "before_the_job", lambda *_, **__: pytest.fail("it looked"))
+    done = CliRunner().invoke(main.app, ["run", "--gate", "--", *before, str(script)])
+    assert done.exit_code == code and f"will not start: {startable.obstacle(str(script)).why}" in done.output
+    assert f"; nothing was looked at.  {mend}" in done.output
+
+
+def test_no_rank_waits_for_one_that_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_LOCALID", "3")
+    monkeypatch.setattr(run, "ask_doctor", lambda **_: pytest.fail("it waits"))
+    assert CliRunner().invoke(main.app, ["run", "--", "/nonexistent"]).exit_code == 127
 
 
 @pytest.mark.parametrize("script", ["CR LF", "no x bit"], indirect=True)
@@ -65,14 +76,3 @@ def test_of_several_on_the_path_one_that_starts_is_enough(tmp_path: pathlib.Path
     assert command.seen_through(["job"]).obstacle is None
     monkeypatch.setenv("PATH", str(tmp_path / "first"))
     assert command.seen_through(["job"]).obstacle is not None
-
-
-@pytest.mark.parametrize("script", ["no x bit"], indirect=True)
-def test_it_is_said_before_the_look(script: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from typer.testing import CliRunner
-
-    from netdoctor.cli import main, preflight
-
-    monkeypatch.setattr(preflight, "before_the_job", lambda *_, **__: 3)
-    done = CliRunner().invoke(main.app, ["run", "--gate", "--", *shlex.split(shlex.quote(str(script)))])
-    assert done.exit_code == 3 and "will not start: it may not be executed (mode 0644)" in done.output

@@ -76,9 +76,10 @@ def test_of_a_missing_node_the_next_step_is_to_start_it() -> None:
     found = next(iter(judge(allreduce_run, machine() | {Baseline: missing})))
     assert found.message == "no all-reduce was run: node 1: it did not come within 4 s"
     assert found.how is not None and "missing node" in found.how
-    for other in (Unavailable(Kind.OTHER_NODES, missing.detail), Unavailable(Kind.FAILED, missing.detail)):
-        found = next(iter(judge(allreduce_run, machine() | {Baseline: other})))
-        assert found.how == "netdoctor preflight", "the kind counts, not the words"
+    there = "netdoctor preflight there; --python names the job's Python"
+    for kind, how in ((Kind.OTHER_NODES, there), (Kind.FAILED, "netdoctor preflight")):
+        found = next(iter(judge(allreduce_run, machine() | {Baseline: Unavailable(kind, missing.detail)})))
+        assert found.how == how, "the kind counts, not the words"
 
 
 def test_who_is_on_the_same_machine() -> None:
