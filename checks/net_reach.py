@@ -93,7 +93,8 @@ def reach(
         return
     if not everybody:
         text = "nothing here names another host (a launcher's list, MASTER_ADDR, expected.peers)"
-        yield unknown(text, subject=HOSTS, how=ALL) if intent.others else skip(text, subject=HOSTS)
+        alone = not intent.others and intent.open is None
+        yield skip(text, subject=HOSTS) if alone else unknown(text, subject=HOSTS, how=ALL)
         return
     found = [one for peer in reach.hosts or () if (one := _named(peer)) is not None]
     found += [one for peer in everybody if (one := _family(peer, family)) is not None]

@@ -148,10 +148,10 @@ def _imex(fabric: Fabric) -> Json:
 
 
 def _shm(kernel: Kernel) -> Json:
-    size = kernel.shm_size
-    if isinstance(size, Unavailable):
-        return plain(size)
-    return "half of the memory" if kernel.shm_by_default else size_text(size) if size else "unlimited"
+    size, default = kernel.shm_size, kernel.shm_by_default
+    if isinstance(size, Unavailable) or isinstance(default, Unavailable):
+        return plain(missing(size, default))
+    return "half of the memory" if default else size_text(size) if size else "unlimited"
 
 
 def _limits(kernel: Kernel, vantage: Vantage) -> Json:

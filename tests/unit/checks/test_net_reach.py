@@ -10,7 +10,7 @@ import pytest
 from netdoctor.checks.net_reach import reach
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.environ import probe as probe_environ
-from netdoctor.facts.intent import Intent
+from netdoctor.facts.intent import Intent, Told
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.net import Link, Net, Peer, Route
 from netdoctor.facts.reach import Path, Reach, job_hosts
@@ -63,6 +63,7 @@ STRANGE = Peer("head", Unavailable(Kind.ABSENT, "head: EAI_NONAME"), local=Unava
 ROUTE = Route("eth0")
 
 
+OPEN = Intent(told=Told.LAUNCHER, why="lsf does not say how many nodes it has")
 NO_RUN = Unavailable(Kind.REFUSED, "--no-allreduce")
 WIDE = f.net(
     *(replace(one, addresses=(f.address(f"10.{one.index}.0.7", 16),)) for one in f.net().links or () if not one.loopback)
@@ -132,6 +133,8 @@ UNNAMED = Peer("gpu9", Unavailable(Kind.ABSENT, "gpu9: EAI_NONAME"))
         # One of two hosts that was not tried is not among those that answer.
         ({Reach: replace(seen(path()), untried=("gpu9",))}, "gpu9", Status.UNKNOWN, "gpu9 was not tried"),
         ({Reach: Reach((), 0, {}), Intent: f.job()}, "hosts", Status.SKIP, "nothing here names another host"),
+        # A batch system that does not say how many nodes the job has may have given it others.
+        ({Reach: Reach((), 0, {}), Intent: OPEN}, "hosts", Status.UNKNOWN, "nothing here names another host"),
         ({Intent: f.job(nodes=1)}, "node", Status.SKIP, "there are no other hosts"),
         ({Vantage: f.outside()}, "hosts", Status.UNKNOWN, "the job's network"),
         # The table of neighbours
@@ -220,9 +223,9 @@ LSF = {"LSB_JOBID": "3", "LSB_MCPU_HOSTS": "a 8 b 8"}
     ("variables", "text", "expected"),
     [
         ({"PBS_NODEFILE": "/spool/3"}, "a\na\nb.cluster\nb.cluster\n", ["a", "b.cluster"]),
-        ({"PBS_NODEFILE": "/spool/3"}, "", []),
+        ({"PBS_NODEFILE": "/spool/3"}, "", Unavailable("empty")),  # it lists this host at least
         ({"PBS_NODEFILE": "/spool/3"}, Unavailable("denied"), Unavailable("denied")),
-        ({"PBS_NODEFILE": "spool/3"}, "a\n", []),  # of a working folder that nobody knows
+        ({"PBS_NODEFILE": "spool/3"}, "a\n", Unavailable("not read")),  # of a working folder that nobody knows
         ({"PBS_NODEFILE": "/spool/3", "SLURM_JOB_NODELIST": "c"}, "a\n", ["c"]),
         ({**LSF, "LSB_DJOB_HOSTFILE": "/spool/3"}, "a\na\nb\nc\n", ["a", "b", "c"]),
         ({**LSF, "LSB_DJOB_HOSTFILE": "/spool/3"}, Unavailable("absent"), ["a", "b"]),
