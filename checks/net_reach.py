@@ -75,7 +75,7 @@ def reach(
         return
     data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
     version = ifname.versions(nccl, libraries)[-1]
-    for ip, need in (neighbours.of_job(intent.nodes or 1, net, environ, rdma, version, sockets=data.sockets) or {}).items():
+    for ip, need in (neighbours.of_job(intent, net, environ, rdma, version, sockets=data.sockets) or {}).items():
         yield from neighbours.judge(ip, intent.count, need, kernel, partial(_more_room, vantage, ip))
     if not vantage.job_network:
         yield unknown(f"hosts are reached from the job's network, {vantage.network_elsewhere}", subject=HOSTS, how=FROM_JOB)

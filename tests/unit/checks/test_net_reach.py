@@ -276,15 +276,27 @@ def by(network: str) -> dict[type, Any]:
     ("nodes", "facts", "status"),
     [
         (200, by("IB"), Status.PASS),  # by InfiniBand nobody asks for a neighbour: 199 of the bootstrap's interface
-        (200, by("Socket"), Status.FAIL),  # of each of eight
-        (200, {Baseline: NO_RUN}, Status.UNKNOWN),
+        (200, by("Socket"), Status.PASS),  # of each of eight the 24 of rings, trees and PAT
+        (200, {**by("Socket"), Intent: f.job(nodes=200, all_to_all=True)}, Status.FAIL),  # all of each
+        (200, {**by("Socket"), Intent: f.job(nodes=200, communicators=5)}, Status.FAIL),
+        (200, {Baseline: NO_RUN}, Status.PASS),
+        (200, {Baseline: NO_RUN, Intent: f.job(nodes=200, all_to_all=True)}, Status.UNKNOWN),
         (200, {Environ: LOST}, Status.UNKNOWN),
         (100, {Environ: LOST}, Status.PASS),
         (1200, {Net: WIDE}, Status.FAIL),  # on the bootstrap's alone
-        (200, healthy.hgx_roce(), Status.FAIL),  # RoCE asks for them on each rail
+        # RoCE asks for those to whom it sends on each rail.
+        (200, {**healthy.hgx_roce(), Intent: f.job(nodes=200)}, Status.PASS),
+        (200, {**healthy.hgx_roce(), Intent: f.job(nodes=200, all_to_all=True)}, Status.FAIL),
     ],
 )
 def test_interfaces_by_which_nobody_talks_have_no_neighbours(nodes: int, facts: dict[type, Any], status: Status) -> None:
     base = {Kernel: f.kernel(sysctls={ROOM: "1024"})}
-    found = {one.subject: one for one in f.judge(reach, f.machine({**facts, **base, Intent: f.job(nodes=nodes)}))}
+    found = {one.subject: one for one in f.judge(reach, f.machine({Intent: f.job(nodes=nodes), **facts, **base}))}
     assert found["neighbours"].status is status
+
+
+def test_what_a_job_between_all_ranks_would_have_is_a_note() -> None:
+    base = {Kernel: f.kernel(sysctls={ROOM: "1024"}), Intent: f.job(nodes=200)}
+    found = {one.subject: one for one in f.judge(reach, f.machine({**base, **by("Socket")}))}
+    (note,) = found["neighbours"].notes
+    assert "between all ranks" in note and "it keeps 1024" in note
