@@ -23,9 +23,11 @@ from netdoctor.api import (
     Libraries,
     Pci,
     Ranks,
+    Status,
     Unavailable,
     Vantage,
     Version,
+    VisibleGpu,
     check,
     cost,
     count,
@@ -112,9 +114,16 @@ def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavail
 
 def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
     """Libcuda shows the job no more than Slurm or the container's runtime gave it; the others are somebody else's."""
-    visible = gpus.visible or ()
-    if any(gpu.mig is not False for gpu in gpus.all or ()):
+    if any(gpu.mig is True for gpu in gpus.all or ()):
         return skip("GPUs in MIG mode are given by instance", subject=GIVEN)
+    found, lost = _given_whole(gpus.visible or (), environ, vantage), missing(*(gpu.mig for gpu in gpus.all or ()))
+    if lost is None or found.status is Status.SKIP:
+        return found
+    text = f"whether a GPU is in MIG mode, and given by instance, could not be read: {lost}"
+    return unknown(text, subject=GIVEN, how="nvidia-smi -q | grep -A2 MIG")
+
+
+def _given_whole(visible: tuple[VisibleGpu, ...], environ: Environ, vantage: Vantage) -> Finding:
     said = environ.get("NVIDIA_VISIBLE_DEVICES") if vantage.in_container else None
     names = layers.named_gpus(said) if isinstance(said, str) and layers.gift(said) is Gift.LIST else ()
     if names and all(name.startswith("GPU-") for name in names):
