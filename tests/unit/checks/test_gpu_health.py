@@ -111,25 +111,6 @@ def test_what_is_as_on_healthy_gpus_passes(field: str, value: Any) -> None:
     assert said({("devices", 0, "health", field): value})["GPUs"].status is Status.PASS
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("uncorrected", {"dram": -1}),
-        ("uncorrected", {}),
-        ("retired", -3),
-        ("recovery", -1),
-        ("reasons", 1 << 70),
-        ("bar1", [-5, 0]),
-        ("bar1", [1 << 30, 1 << 31]),
-        ("remapped", [0, 0, -1, 0]),
-        ("temperature", -300),
-    ],
-)
-def test_what_is_no_number_of_nvmls_neither_passes_nor_fails(field: str, value: Any) -> None:
-    found = said({("devices", 0, "health", field): value})
-    assert found["GPUs"].status is Status.UNKNOWN and FIRST not in found
-
-
 def test_what_nvml_does_not_tell_is_named_and_not_claimed() -> None:
     found = said({("devices", 0, "health", name): NOT_SUPPORTED for name in ("uncorrected", "sram_threshold", "recovery")})
     assert found["GPUs"].status is Status.PASS
