@@ -49,6 +49,7 @@ def code(text: str) -> int:
         "slurmstepd: error: *** STEP 12.0 ON n1 FAILED (non-zero exit code or other failure mode) ***",
         "Primary job  terminated normally, but 1 process returned",
         "make: *** [Makefile:3: train] Error 1",
+        "make[2]: *** [Makefile:3 : train] Erreur 1",
         # what no family knows: words of trouble after the last sign of work
         "    Reason:       Error\n    Exit Code:    1",
         "SystemExit: 1",
