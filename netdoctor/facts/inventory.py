@@ -157,7 +157,7 @@ def _shm(kernel: Kernel) -> Json:
 def _limits(kernel: Kernel, vantage: Vantage) -> Json:
     """Those of a looker outside the job are its own."""
     if not vantage.job_user:
-        return plain(Unavailable(Kind.NOT_READ, f"limits are the job's own, and this is {vantage.elsewhere}"))
+        return plain(Unavailable(Kind.NOT_READ, f"limits are the job's own, not these: {vantage.elsewhere}"))
     return {name: "unlimited" if value == UNLIMITED else plain(value) for name, value in sorted(kernel.limits.items())}
 
 
