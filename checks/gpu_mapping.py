@@ -112,25 +112,26 @@ def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavail
 
 def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
     """Libcuda shows the job no more than Slurm or the container's runtime gave it; the others are somebody else's."""
-    visible = gpus.visible or ()
-    if any(gpu.mig is not False for gpu in gpus.all or ()):
+    visible, modes = gpus.visible or (), [gpu.mig for gpu in gpus.all or ()]
+    if True in modes:
         return skip("GPUs in MIG mode are given by instance", subject=GIVEN)
+    if (lost := missing(*modes)) is not None:
+        return unknown(f"whether a GPU is in MIG mode, and given by instance, could not be read: {lost}", subject=GIVEN)
     said = environ.get("NVIDIA_VISIBLE_DEVICES") if vantage.in_container else None
     names = layers.named_gpus(said) if isinstance(said, str) and layers.gift(said) is Gift.LIST else ()
     if names and all(name.startswith("GPU-") for name in names):
         strange = [one.uuid for one in visible if not one.uuid.startswith(names)]
         if strange and len(visible) > len(names):
-            return _others(
-                f"this container was given {count(len(names), 'GPU')}, libcuda shows it {', '.join(strange)} as well"
-            )
+            given = count(len(names), "GPU")
+            return _others(f"this container was given {given}, libcuda shows it {', '.join(strange)} as well")
         if strange:
             text = f"this container was given {', '.join(names)}, and libcuda shows it {', '.join(strange)}"
             return unknown(text, subject=GIVEN, how="who set CUDA_VISIBLE_DEVICES, and is the container privileged?")
         return ok("libcuda shows no GPU but those that this container was given", subject=GIVEN)
-    given = environ.get("SLURM_GPUS_ON_NODE")
-    if isinstance(given, str) and given.isdecimal() and int(given):
-        if len(visible) > int(given):
-            return _others(f"Slurm gave this job {count(int(given), 'GPU')} here, libcuda shows it {len(visible)}")
+    by_slurm = environ.get("SLURM_GPUS_ON_NODE")
+    if isinstance(by_slurm, str) and by_slurm.isdecimal() and int(by_slurm):
+        if len(visible) > int(by_slurm):
+            return _others(f"Slurm gave this job {count(int(by_slurm), 'GPU')} here, libcuda shows it {len(visible)}")
         return ok("libcuda shows no more GPUs than Slurm gave this job", subject=GIVEN)
     return skip("neither Slurm nor a container's runtime says which GPUs were given", subject=GIVEN)
 
@@ -169,9 +170,8 @@ def _used(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Findin
             loss=cost.MIGHT,
             fix=STUCK if dead else WHOSE,
         )
-    if served or environ.get(MPS):
-        return skip("an MPS server shares the GPUs", subject=USED)
-    return _seen_free(gpus, users, here)
+    shares = skip("an MPS server shares the GPUs", subject=USED)
+    return shares if served or environ.get(MPS) else _seen_free(gpus, users, here)
 
 
 def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:

@@ -138,7 +138,7 @@ def shared_memory(
         yield skip(f"{why}; NCCL has nothing to do")
         return
     if not vantage.job_environment:
-        yield unknown(f"/dev/shm is the container's own, and this is {vantage.elsewhere}", how=FROM_JOB)
+        yield unknown(f"/dev/shm is the container's own, not this one: {vantage.elsewhere}", how=FROM_JOB)
         return
     run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_most
     if run is None and isinstance(torch, Finding):

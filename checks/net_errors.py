@@ -83,11 +83,18 @@ BITS: dict[str, str] = {
     "tx_errors": "frames could not be sent",
     "tx_carrier_errors": "frames could not be sent: no carrier",
 }
+# What a sum holds that says nothing of bits: frames of a length that this end does not take, as those of a neighbour with a
+# larger MTU, and frames that were discarded, as mlx5's are in congestion (linux/if_link.h, struct rtnl_link_stats64).
+NO_BITS: dict[str, tuple[str, ...]] = {
+    "rx_errors": ("rx_length_errors",),
+    "tx_errors": ("tx_aborted_errors", "tx_fifo_errors"),
+}
 # What a healthy network does as well: congestion, a slow reader, routes that change, frames that nobody here asked for.
 DROPS = (
     *(
         "rx_dropped",
         "tx_dropped",
+        "tx_aborted_errors",
         "rx_over_errors",
         "rx_fifo_errors",
         "rx_missed_errors",
@@ -211,7 +218,8 @@ def _judged(cables: list[Cable], bare: list[str], seconds: float, vantage: Vanta
 
 
 def _wrong(cable: Cable, seconds: float, vantage: Vantage) -> Finding | None:
-    rose = {name: n for name, n in (cable.errors.rose if cable.errors else {}).items() if isinstance(n, int)}
+    counted = cable.errors.rose if cable.errors else {}
+    rose = {name: n for name, n in _told(counted).items() if isinstance(n, int)}
     wrong = [HARD[name] for name in HARD if rose.get(name)]
     wrong += [(BITS[name], cost.MIGHT) for name in BITS if rose.get(name, 0) > cable.allowed(seconds)]
     if not wrong:
@@ -222,8 +230,18 @@ def _wrong(cable: Cable, seconds: float, vantage: Vantage) -> Finding | None:
         subject=cable.name,
         loss=worst,
         fix=_mend(cable, vantage),
-        measured={"seconds": round(seconds, 1), **{name: rose[name] for name in (*HARD, *BITS) if rose.get(name)}},
+        measured={"seconds": round(seconds, 1), **{name: counted[name] for name in (*HARD, *BITS) if rose.get(name)}},
     )
+
+
+def _told(rose: Mapping[str, int | Unavailable]) -> dict[str, int | Unavailable]:
+    """Of each sum what says something of bits; a sum that did not rise has no parts."""
+    found = dict(rose)
+    for name, parts in NO_BITS.items():
+        if whole := rose.get(name):
+            lost = missing(*(rose.get(part) for part in parts))
+            found[name] = max(0, whole - sum(rose.get(part) or 0 for part in parts)) if lost is None else lost
+    return found
 
 
 def _mend(cable: Cable, vantage: Vantage) -> Fix:
@@ -242,7 +260,7 @@ def _unread(cable: Cable) -> Unavailable | None:
     """Why nothing may be said of it: what its driver does not count is no evidence, but where it counts nothing at all."""
     if isinstance(cable.errors, Unavailable):
         return cable.errors
-    told = {name: n for name, n in cable.errors.rose.items() if name in HARD or name in BITS}
+    told = {name: n for name, n in _told(cable.errors.rose).items() if name in HARD or name in BITS}
     lost = [n for n in told.values() if isinstance(n, Unavailable) and n.kind not in (Kind.UNSUPPORTED, Kind.ABSENT)]
     if lost or any(isinstance(n, int) for name, n in told.items() if name not in REQUESTS):
         return lost[0] if lost else None
@@ -261,5 +279,7 @@ def _notes(cables: list[Cable]) -> Iterator[str]:
         rose = cable.errors.rose if cable.errors else {}
         if dropped := [name for name in DROPS if rose.get(name)]:
             yield f"{cable.name} lost packets for want of room or readers: {', '.join(dropped)}"
+        if rose.get("rx_length_errors"):
+            yield f"{cable.name} got frames of a length that it does not take (rx_length_errors): another's MTU may be larger"
         if rose.get(ANOTHER_WAY):
             yield f"{cable.name} lost packets on the way, and sent them by another: {ANOTHER_WAY}"

@@ -75,7 +75,7 @@ def reach(
         return
     data = transport.data_by_sockets(rdma, environ, libraries, (baseline, paths), net, intent)
     version = ifname.versions(nccl, libraries)[-1]
-    for ip, need in (neighbours.of_job(intent.nodes or 1, net, environ, rdma, version, sockets=data.sockets) or {}).items():
+    for ip, need in (neighbours.of_job(intent, net, environ, rdma, version, sockets=data.sockets) or {}).items():
         yield from neighbours.judge(ip, intent.count, need, kernel, partial(_more_room, vantage, ip))
     if not vantage.job_network:
         yield unknown(f"hosts are reached from the job's network, {vantage.network_elsewhere}", subject=HOSTS, how=FROM_JOB)
@@ -93,7 +93,8 @@ def reach(
         return
     if not everybody:
         text = "nothing here names another host (a launcher's list, MASTER_ADDR, expected.peers)"
-        yield unknown(text, subject=HOSTS, how=ALL) if intent.others else skip(text, subject=HOSTS)
+        alone = not intent.others and intent.open is None
+        yield skip(text, subject=HOSTS) if alone else unknown(text, subject=HOSTS, how=ALL)
         return
     found = [one for peer in reach.hosts or () if (one := _named(peer)) is not None]
     found += [one for peer in everybody if (one := _family(peer, family)) is not None]

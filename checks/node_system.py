@@ -123,7 +123,7 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     elif lost is not None:
         yield unknown(f"whether temporary files can be made was not seen: {lost}", subject=TEMPORARY, how="touch /tmp/x")
     elif not vantage.job_environment:
-        yield unknown(f"where the job writes is its own, and this is {vantage.elsewhere}", subject=TEMPORARY, how=FROM_JOB)
+        yield unknown(f"where the job writes is its own: {vantage.elsewhere}", subject=TEMPORARY, how=FROM_JOB)
     elif not broken:
         yield ok(f"files can be written: {', '.join(good)}", subject=TEMPORARY, notes=_not_taken(tried, good))
 

@@ -146,7 +146,7 @@ def limits(
         yield skip(f"{why}, and nothing says that ranks start here")
         return
     if not vantage.job_user:
-        yield unknown(f"limits are the job's own, and this is {vantage.elsewhere}", how=FROM_JOB)
+        yield unknown(f"limits are the job's own, not these: {vantage.elsewhere}", how=FROM_JOB)
         return
     nodes = intent.count
     if isinstance(nodes, Unavailable) or not intent.ranks_here or not intent.ranks_most:

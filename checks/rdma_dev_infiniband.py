@@ -371,6 +371,9 @@ def _memlock(limit: int | Unavailable, here: Here, path: PathRun) -> Finding:
     if need and limit >= need.plenty:
         return ok(f"{text}, which is plenty", notes=notes, **said)
     if need and need.plain and any(run.finished and transport.shown_network(run) == "IB" for run in path.runs or ()):
+        if here.intent.uncounted or (here.intent.nodes or 0) > 2:  # a tree of more nodes has two peers more
+            few = f"{text}: enough for the path run's two ranks, and those of more nodes may lock more"
+            return replace(unknown(few, how="ulimit -l unlimited", **said), notes=notes)
         note = f"the limit is {size_text(limit)} a process: more channels or peers may need more"
         return ok("the path run registered its memory and finished over RDMA", notes=(note, *notes), **said)
     if limit >= locked_memory.LEAST:

@@ -122,8 +122,9 @@ def run(
             if runs:
                 session = _settle(work, session, config, progress, cluster)
             if cluster is not None:
-                with _beside(work, live, names):
+                with _beside(work, live, names) as ran:
                     _with_others(work, session, cluster)
+                    ran.append(work.facts["Baseline"])
             elif session is not None:
                 _all_reduces(work, live, session, names, config, progress)
             engine.judge_all(work)
@@ -282,20 +283,26 @@ def _with_others(work: engine.Work, session: Session | None, cluster: ClusterSes
 
 
 @contextmanager
-def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator[None]:
-    """With an eye on GPUs and links while their all-reduce runs, where a check wants to know."""
-    from netdoctor.facts import gpu_load, net_errors
+def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator[list[Any]]:
+    """With an eye on GPUs and links while their all-reduce runs, where a check wants to know.
 
+    What ran goes into the list; of a run that did not start nothing was seen.
+    """
+    from netdoctor.facts import gpu_load, net_errors
+    from netdoctor.facts.runs import State
+
+    ran = list[Any]()
     begun = dict[str, str]()
     if "GpuLoad" in names and gpu_load.begin(work.host, facts.of(work.facts, "Gpus")):
         begun["GpuLoad"] = gpu_load.QUESTION
     if "NetErrors" in names:
         net_errors.begin(work.host)
         begun["NetErrors"] = net_errors.QUESTION
-    yield
+    yield ran
     for question in begun.values():
         live.finish(question)
-    engine.collect(work, begun)
+    if any((run := getattr(one, "run", None)) and run.state is not State.NOT_STARTED for one in ran):
+        engine.collect(work, begun)
 
 
 def _all_reduces(
@@ -315,8 +322,9 @@ def _all_reduces(
         if name in names:
             progress("all-reduce" if name == "Baseline" else "network path")
             begin = time.perf_counter()
-            with _beside(work, live, names if name == "Baseline" else ()):
+            with _beside(work, live, names if name == "Baseline" else ()) as ran:
                 made = facts.there(name, make(session, work.facts, deadline))
+                ran.append(made)
             work.facts[name] = with_logs(_controlled(made, name == "Baseline"))
             work.seconds[name] = time.perf_counter() - begin
 

@@ -73,8 +73,9 @@ class Family(Enum):
     IOMMU = ("iommu", "IOMMU of GPUs and HCAs", "drift", NOTHING)  # by itself it costs nothing: pci.path judges what may
     ACS = ("acs", "PCIe ports that turn data back (ACS)", "drift", NOTHING)  # as the IOMMU's
     IMEX = ("imex", "IMEX", "drift", MIGHT)
-    SHM = ("shm", "size of /dev/shm", "drift", MIGHT)
-    LIMIT = ("limit", "limit", "drift", MIGHT, "ulimit -a where the job runs; limits.d, LimitMEMLOCK and LimitNOFILE of slurmd")
+    # By themselves they cost nothing: of each node nccl.shared_memory, process.limits and rdma.dev_infiniband judge what may.
+    SHM = ("shm", "size of /dev/shm", "drift", NOTHING)
+    LIMIT = ("limit", "limit", "drift", NOTHING, "ulimit -a in the job; limits.d, LimitMEMLOCK and LimitNOFILE of slurmd")
     ECC = ("ecc", "ECC of the GPUs", "drift", MIGHT, "nvidia-smi -q -d ECC")
     MIG = ("mig", "MIG mode of the GPUs", "drift", MIGHT, "nvidia-smi -q | grep -A2 MIG")
     POWER = ("power", "power limit of the GPUs", "drift", MIGHT, "nvidia-smi -q -d POWER")
@@ -316,11 +317,12 @@ def _gpus(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
 
 
 def _modes(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
-    """What is set of all GPUs, each with what waits for its next reset."""
+    """What is set of all GPUs.  A MIG mode that waits takes a GPU from the next job; an ECC mode that does takes nothing from
+    anybody, and is its own node's to tell (gpu.health)."""
     gpus = inventory.get("gpus")
     every = [g for g in gpus[:MAX] if isinstance(g, dict)] if isinstance(gpus, list) else []
-    for family, name in ((Family.ECC, "ecc"), (Family.MIG, "mig")):
-        told = [(g.get(name), g.get(f"{name}_waits")) for g in every]
+    for family, name, next_mode in ((Family.ECC, "ecc", ""), (Family.MIG, "mig", "mig_waits")):
+        told = [(g.get(name), g.get(next_mode, False)) for g in every]
         if told and all(isinstance(on, bool) and isinstance(waits, bool) for on, waits in told):
             words = [f"{'on' if on else 'off'}{', another waits for a reset' if waits else ''}" for on, waits in told]
             out[Trait(family)] = _multiset(words)

@@ -65,7 +65,8 @@ def probe(host: Host) -> Cgroups:
         cpu=(*found["cpu"], *found["cpuset"]),
         memory=found["memory"],
         hidden=any(hidden) if unseen is None else unseen,
-        rdma=found["rdma"] if looks["rdma"].mount else (),  # older kernels have no such controller, and nobody mounts it
+        # Older kernels have no such controller, and nobody mounts it.
+        rdma=found["rdma"] if looks["rdma"].mount or looks["rdma"].cut else (),
     )
 
 
@@ -79,6 +80,8 @@ class _Look:
         self.v2 = by_v1 is None
         self.path = by_v1 or next((path for number, names, path in lines if number == "0" and not names), None)
         every = _mounted(mounts, None if self.v2 else controller)
+        # Each hierarchy that is mounted has a line (kernel/cgroup/cgroup.c, proc_cgroup_show): that of this one is lost.
+        self.cut = by_v1 is None and bool(_mounted(mounts, controller) or (self.path is None and every))
         self.mount = every[0][1] if every else ""
         self.some = " - cgroup" in mounts  # of any controller
         self.levels = self._levels(every)
@@ -96,6 +99,8 @@ class _Look:
 
         Of several mounts (a pod has the node's /sys beside its own) the one that shows most of what is above this process.
         """
+        if self.cut:
+            return Unavailable(Kind.MALFORMED, f"/proc/self/cgroup has no line of {self.controller}, which is mounted")
         if self.path is None:
             return ()
         if not mounts:

@@ -139,15 +139,15 @@ def _diagnose(host: Host, program: str, level: int, busy: str | None) -> tuple[D
     rows: list[Any] | Unavailable = got if isinstance(got, Unavailable) else value(got.get("results"), list, "DCGM's tests")
     if isinstance(rows, Unavailable):
         return rows
-    if (got or {}).get("left_out"):
-        return Unavailable(Kind.MALFORMED, "more tests than are read")
+    lost = Unavailable(Kind.MALFORMED, "more tests than are read") if (got or {}).get("left_out") else None
     known = {one.value: one for one in Outcome}
     if not rows or not all(isinstance(row, list) and len(row) == 4 and all(isinstance(x, str) for x in row) for row in rows):
         return Unavailable(Kind.MALFORMED, "DCGM's tests" if rows else "it names no test")
     odd = next((row[2] for row in rows if row[2] not in known), None)
     if odd is not None:
-        return Unavailable(Kind.MALFORMED, f"a test ended with {odd[:40]!r}")
-    return tuple(DiagResult(test, entity, known[status], text) for test, entity, status, text in rows)
+        lost = Unavailable(Kind.MALFORMED, f"a test ended with {odd[:40]!r}")
+    found = tuple(DiagResult(test, entity, known[status], text) for test, entity, status, text in rows if status in known)
+    return found if lost is None or any(one.outcome is Outcome.FAIL for one in found) else lost
 
 
 def _incidents(told: Mapping[str, Any]) -> tuple[Incident, ...] | Unavailable:

@@ -204,7 +204,8 @@ def _launcher(host: Host, variables: Mapping[str, str], hosts: tuple[str, ...] |
     """Where nothing else tells how many nodes there are, the list of them does."""
     told = section(host, "launch")
     around = detect(variables)
-    if hosts and around.nodes_unsaid:
+    # Torque counts one node where processes alone were asked for (-l procs=16), however many hosts have them.
+    if hosts and (around.nodes_unsaid or (around.name == "pbs" and len(hosts) > (around.nodes or 0))):
         around = replace(around, nodes=len(hosts))
     return in_command(around, told) if told else around
 
@@ -215,14 +216,17 @@ def _text_of(host: Host, path: str) -> str | Unavailable:
 
 
 def _hosts(host: Host, variables: Mapping[str, str]) -> tuple[str, ...] | None | Unavailable:
-    path = next((one for name in nodelist.FILES if (one := variables.get(name, "")).startswith("/")), None)
+    """What the file lists that the batch system names: this host at least."""
+    path = next((one for name in nodelist.FILES if (one := variables.get(name, ""))), None)
     if path is None:
         return None
+    if not path.startswith("/"):
+        return Unavailable(Kind.NOT_READ, f"{path}: a relative path, and the job's working directory is not known")
     text = read(host, path)
     if isinstance(text, Unavailable):
-        return text
-    found = nodelist.once(text.split())
-    return Unavailable(Kind.MALFORMED, f"the list of hosts {path}") if found is None else found
+        return replace(text, detail=f"{path}: {text.detail}")
+    odd = Unavailable(Kind.MALFORMED if text.strip() else Kind.EMPTY, f"the list of hosts {path}")
+    return nodelist.once(text.split()) or odd
 
 
 def _conf_files(host: Host, variables: Mapping[str, str]) -> tuple[ConfFile, ...]:

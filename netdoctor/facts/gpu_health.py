@@ -129,7 +129,8 @@ def _gpu(one: dict[str, Any]) -> GpuState:
         return value(one.get(name), kind, f"NVML {name}") if lost is None else lost
 
     def of(name: str, kind: type[T]) -> T | Unavailable:
-        return told if isinstance(told, Unavailable) else value(told.get(name), kind, f"NVML {name}")
+        got = told if isinstance(told, Unavailable) else value(told.get(name), kind, f"NVML {name}")
+        return got if not isinstance(got, int) or _whole(got) else _odd(got, name)
 
     def flag(name: str) -> bool | Unavailable:
         got = told if isinstance(told, Unavailable) else told.get(name)
@@ -137,13 +138,13 @@ def _gpu(one: dict[str, Any]) -> GpuState:
 
     def numbers(name: str, count: int) -> tuple[int, ...] | Unavailable:
         got = of(name, list)
-        if isinstance(got, Unavailable) or (len(got) == count and all(isinstance(one, int) for one in got)):
+        if isinstance(got, Unavailable) or (len(got) == count and all(map(_whole, got))):
             return got if isinstance(got, Unavailable) else tuple(got)
         return _odd(got, name)
 
     def counts(name: str) -> Mapping[str, int] | Unavailable:
         got = of(name, dict)
-        return got if isinstance(got, Unavailable) or all(type(v) is int for v in got.values()) else _odd(got, name)
+        return got if isinstance(got, Unavailable) or (got and all(map(_whole, got.values()))) else _odd(got, name)
 
     pci, ecc, rows, bar1 = top("pci", str), numbers("ecc", 2), numbers("remapped", 4), numbers("bar1", 2)
     return GpuState(
@@ -166,7 +167,7 @@ def _gpu(one: dict[str, Any]) -> GpuState:
         persistence=flag("persistence"),
         compute_mode=of("compute_mode", int),
         replays=of("replays", int),
-        bar1=bar1 if isinstance(bar1, Unavailable) else (bar1[0], bar1[1]),
+        bar1=bar1 if isinstance(bar1, Unavailable) else (bar1[0], bar1[1]) if bar1[1] <= bar1[0] else _odd(bar1, "bar1"),
         inforom=flag("inforom"),
         fabric=_fabric(one.get("fabric") if lost is None else lost),
         power_default=of("power_default", int),
@@ -174,6 +175,11 @@ def _gpu(one: dict[str, Any]) -> GpuState:
         memory=top("memory_total", int),
         mig_waits=top("mig_waits", bool) if "mig_waits" in one or lost is not None else _NOT_ASKED,
     )
+
+
+def _whole(got: object) -> bool:
+    """All numbers of NVML are unsigned, of 64 bits at most (nvml.h)."""
+    return type(got) is int and 0 <= got < 1 << 64
 
 
 def _odd(got: object, name: str) -> Unavailable:

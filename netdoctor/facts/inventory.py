@@ -148,16 +148,16 @@ def _imex(fabric: Fabric) -> Json:
 
 
 def _shm(kernel: Kernel) -> Json:
-    size = kernel.shm_size
-    if isinstance(size, Unavailable):
-        return plain(size)
-    return "half of the memory" if kernel.shm_by_default else size_text(size) if size else "unlimited"
+    size, default = kernel.shm_size, kernel.shm_by_default
+    if isinstance(size, Unavailable) or isinstance(default, Unavailable):
+        return plain(missing(size, default))
+    return "half of the memory" if default else size_text(size) if size else "unlimited"
 
 
 def _limits(kernel: Kernel, vantage: Vantage) -> Json:
     """Those of a looker outside the job are its own."""
     if not vantage.job_user:
-        return plain(Unavailable(Kind.NOT_READ, f"limits are the job's own, and this is {vantage.elsewhere}"))
+        return plain(Unavailable(Kind.NOT_READ, f"limits are the job's own, not these: {vantage.elsewhere}"))
     return {name: "unlimited" if value == UNLIMITED else plain(value) for name, value in sorted(kernel.limits.items())}
 
 

@@ -34,7 +34,7 @@ class Kernel(Fact):
     shm_size: int | Unavailable  # bytes that /dev/shm may hold
     shm_free: int | Unavailable  # of them those that nobody holds now
     threads: int | Unavailable = Unavailable(Kind.NOT_READ, "/proc/loadavg was not read")  # of all users, on the whole machine
-    shm_by_default: bool = False  # nobody chose `shm_size`: it is half of the memory
+    shm_by_default: bool | Unavailable = False  # nobody chose `shm_size`: it is half of the memory
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -124,8 +124,16 @@ def probe(host: Host) -> Kernel:
 
 
 def _threads(host: Host) -> int | Unavailable:
-    """proc_loadavg(5): the kernel's count of all, in whatever PID namespace this is (fs/proc/loadavg.c, nr_threads)."""
-    found = matching(host, "/proc/loadavg", r"(?:\d{1,9}\.\d\d ){3}\d{1,9}/(\d{1,9}) ")
+    """proc_loadavg(5): the kernel's count of all, in whatever PID namespace this is (fs/proc/loadavg.c, nr_threads).
+
+    LXCFS lays a container's own count over it (src/proc_loadavg.c), and gVisor's kernel counts none (pkg/sentry/fsimpl/proc).
+    """
+    over = _mount(host, "/proc/loadavg")
+    if not isinstance(over, Unavailable):
+        return Unavailable(Kind.NOT_READ, f"/proc/loadavg is shown by {over[0]}, which may count a container's alone")
+    if over.kind is not Kind.ABSENT:
+        return over
+    found = matching(host, "/proc/loadavg", r"(?:\d{1,9}\.\d\d ){3}\d{1,9}/([1-9]\d{0,8}) ")
     return found if isinstance(found, Unavailable) else int(found[1])
 
 
@@ -137,28 +145,32 @@ def _shm_size(host: Host) -> int | Unavailable:
     size = _shm(host, "size")
     if isinstance(size, Unavailable) or size:
         return size
-    mount = _shm_mount(host)
+    mount = _mount(host, "/dev/shm")
     if isinstance(mount, Unavailable):
         return mount
     return _memory(host) if mount[:1] == ["tmpfs"] else Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs")
 
 
-def _shm_by_default(host: Host) -> bool:
+def _shm_by_default(host: Host) -> bool | Unavailable:
     """mm/shmem.c, shmem_show_options: a tmpfs of the default size, half of the memory, shows none."""
-    mount = _shm_mount(host)
-    return not isinstance(mount, Unavailable) and mount[:1] == ["tmpfs"] and "size=" not in mount[-1]
+    mount = _mount(host, "/dev/shm")
+    if isinstance(mount, Unavailable):
+        return False if mount.kind is Kind.ABSENT else mount
+    return mount[:1] == ["tmpfs"] and "size=" not in mount[-1]
 
 
-def _shm_mount(host: Host) -> list[str] | Unavailable:
-    """Kind, source and options of what was mounted on /dev/shm last (proc_pid_mountinfo(5))."""
+def _mount(host: Host, place: str) -> list[str] | Unavailable:
+    """Kind, source and options of what was mounted there last (proc_pid_mountinfo(5))."""
     text = read(host, "/proc/self/mountinfo")
     if isinstance(text, Unavailable):
-        return text
+        return no_evidence(text)
+    if not text:
+        return Unavailable(Kind.EMPTY, "/proc/self/mountinfo")  # there is always a root
     for line in reversed(text.splitlines()):
         left, _, right = line.partition(" - ")
-        if left.split()[4:5] == ["/dev/shm"] and right.split():
+        if left.split()[4:5] == [place] and right.split():
             return right.split()
-    return Unavailable(Kind.ABSENT, "nothing is mounted on /dev/shm")
+    return Unavailable(Kind.ABSENT, f"nothing is mounted on {place}")
 
 
 def _shm_free(host: Host) -> int | Unavailable:
@@ -168,7 +180,8 @@ def _shm_free(host: Host) -> int | Unavailable:
 
 def _shm(host: Host, which: str) -> int | Unavailable:
     got = mapping(host, "statvfs:/dev/shm")
-    return got if isinstance(got, Unavailable) else value(got.get(which), int, "statvfs of /dev/shm")
+    told = got if isinstance(got, Unavailable) else value(got.get(which), int, "statvfs of /dev/shm")
+    return Unavailable(Kind.MALFORMED, f"statvfs of /dev/shm: {told}") if isinstance(told, int) and told < 0 else told
 
 
 def _memory(host: Host) -> int | Unavailable:

@@ -283,9 +283,14 @@ def _excluded(host: Host, address: str) -> bool:
     return not isinstance(text, Unavailable) and re.search(r"^GPU Excluded:\s+Yes\s*$", text, re.MULTILINE) is not None
 
 
+_ONES: Final = 0x3F  # of a device that has fallen off the bus every bit reads as 1 (pci_regs.h, PCI_EXP_LNKSTA_NLW)
+
+
 def _link(host: Host, where: str) -> PciLink | Unavailable:
     speeds = [_speed(host, f"{where}/{name}") for name in ("current_link_speed", "max_link_speed")]
     widths = [read_int(host, f"{where}/{name}") for name in ("current_link_width", "max_link_width")]
+    if _ONES in widths:
+        return Unavailable(Kind.FAILED, f"{where}: it does not answer (link width {_ONES}, all ones)")
     if (lost := missing(*speeds, *widths)) is not None:
         return lost
     now, most = (s for s in speeds if not isinstance(s, Unavailable))

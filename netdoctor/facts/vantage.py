@@ -50,7 +50,7 @@ class Vantage(Fact):
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
         """Nothing that is seen is known to be the job's own."""
-        return {**super()._unread(why), "why_not": f"who looks could not be told: {why}"}
+        return {**super()._unread(why), "why_not": f"seen by a process of which nothing could be told: {why}"}
 
     @property
     def in_container(self) -> bool:

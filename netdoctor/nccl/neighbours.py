@@ -1,18 +1,20 @@
 """How many hosts this node keeps in its table of neighbours for a job: one for each that a subnet of it holds and it talks to.
 
-NCCL talks by the interface of its bootstrap, and by those of NET/Socket where sockets carry the data; Gloo by that
-of the host's name.  RoCE resolves its peers by the interface of its port (drivers/infiniband/core/addr.c), InfiniBand asks its
-subnet manager.
+All nodes meet rank 0 by the interface of its bootstrap (src/bootstrap.cc, bootstrapRoot) and of torch's store, and each other
+by that of the host's name, which is Gloo's.  Data goes by the interfaces of NET/Socket and of RoCE's ports, which resolve their
+peers (drivers/infiniband/core/addr.c; InfiniBand asks its subnet manager): to the few of rings and trees, to all where the job
+sends between all ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_network
 from typing import Final, NamedTuple
 
 from netdoctor.causes.cost import SOMETIMES
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.net import Link, Net
@@ -34,10 +36,11 @@ class Neighbours(NamedTuple):
 
     certain: int  # of interfaces by which the job talks to its other nodes
     most: int  # of all that lead to others
+    every: int  # of these, were data sent between all ranks
 
 
 def of_job(
-    nodes: int, net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool | None
+    intent: Intent, net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool | None
 ) -> Mapping[int, Neighbours] | Unavailable:
     """By family.  `sockets`: whether they carry the data; None: not known.
 
@@ -46,14 +49,19 @@ def of_job(
     if isinstance(net.links, Unavailable):
         return net.links
     every = [link for link in net.links if not interfaces.stays(net, link)]
-    talks = _talks(net, environ, rdma, version, sockets=sockets is True)
+    nodes, talks = intent.nodes or 1, _talks(net, environ, rdma, version, sockets=sockets is True)
+    ways = _Ways(frozenset(link.name for link in every), frozenset()) if isinstance(talks, Unavailable) else talks
     idle = sockets is False and not isinstance(talks, Unavailable)  # what is not used for certain is not used at all
     asked = any(environ.get(name) == "AF_INET6" for name in _ASK)
+    few = nodes if intent.all_to_all else intent.communicators * _peers(nodes)
     found = {}
     for family in _TABLES:
         speak = [link for link in every if (asked and family == 6) or _main(link) == family]
-        certain = _entries(family, nodes, (link for link in speak if link.name in (talks or ())))
-        found[family] = Neighbours(certain, certain if idle else _entries(family, nodes, speak))
+        held = {link.name: min(nodes - 1, _on_link(family, link)) for link in speak}
+        most = {name: size if name in ways.meet else min(few, size) for name, size in held.items()}
+        used = (talks or _Ways(frozenset(), frozenset())).names
+        certain, whole = (sum(size for name, size in some.items() if name in used) for some in (most, held))
+        found[family] = Neighbours(certain, *((certain, whole) if idle else (sum(most.values()), sum(held.values()))))
     return found
 
 
@@ -90,11 +98,31 @@ def judge(family: int, nodes: int, need: Neighbours, kernel: Kernel, mend: Calla
             if few
             else ()
         )
+        if need.every > most[0]:
+            notes = (*notes, f"a job that sends between all ranks (job.all_to_all) has {need.every}, and it keeps {most[0]}")
         text = f"the kernel has room for the job's {count(need.most, subject[:-1])}"
         yield Finding(Status.PASS, text, subject, notes=notes, evidence={"room": most[0]})
 
 
-def _talks(net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool) -> frozenset[str] | Unavailable:
+class _Ways(NamedTuple):
+    """Interfaces by which the job talks to its other nodes."""
+
+    meet: frozenset[str]  # to all of them
+    data: frozenset[str]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.meet | self.data
+
+
+def _peers(nodes: int) -> int:
+    """Other nodes to which a communicator sends by one interface, at most: two of a ring, three of each of two trees
+    (src/graph/trees.cc, ncclGetDtree), two of each step of PAT, which are as many as powers of two below the nodes
+    (src/transport/generic.cc, ncclTransportPatConnect)."""
+    return 2 + 2 * 3 + 2 * (nodes - 1).bit_length()
+
+
+def _talks(net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool) -> _Ways | Unavailable:
     settings = {name: environ.get(name) for name in ifname.VARIABLES}
     if (lost := missing(rdma.devices, *settings.values())) is not None:
         return lost
@@ -111,11 +139,7 @@ def _talks(net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets:
     roce = {gid.netdev for port in ports for gid in port.gids or () if isinstance(gid.netdev, str)}
     taken = {link.name for pick in picks if (link := net.link(pick.interface))}
     named = {link.name for link in net.links or () if any(one.ip == gloo for one in link.addresses)}
-    return interfaces.leading_out(net) | roce | taken | named | {link.name for link in carry[1]}
-
-
-def _entries(family: int, nodes: int, links: Iterable[Link]) -> int:
-    return sum(min(nodes - 1, _on_link(family, link)) for link in links)
+    return _Ways(interfaces.leading_out(net) | taken | named, frozenset(roce | {link.name for link in carry[1]}))
 
 
 def _main(link: Link) -> int:

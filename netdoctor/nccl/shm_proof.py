@@ -53,7 +53,7 @@ def probe(
     if not gpus.visible:
         return gpus.visible if isinstance(gpus.visible, Unavailable) else Unavailable(Kind.UNSUPPORTED, "no GPU is seen")
     if not vantage.job_environment:
-        return Unavailable(Kind.REFUSED, f"/dev/shm is the job's own, and this is {vantage.elsewhere}")
+        return Unavailable(Kind.REFUSED, f"/dev/shm is the job's own, not this one: {vantage.elsewhere}")
     path = wanted(libraries)
     library = path if isinstance(path, Unavailable) else libraries.at(path)
     if isinstance(library, Unavailable) or library is None or not library.version or not intent.ranks_most:

@@ -1,9 +1,9 @@
 """A snapshot that tells what the machine is like and not which one it is: `netdoctor snapshot --pseudonymise`.
 
-Host name, user, home and working folder, own and named addresses, hardware addresses, GIDs and GPU UUIDs get other names, the
-same one everywhere, so that the diagnosis stays what it was.  With a key the names are the same in every snapshot made with it;
-without one they are made from a random key.  Prefixes of addresses stay prefixes: what shares a network still does.  Listings
-of which only some entries count are cut to those.
+Names of the host and of the job's other hosts, user, home and working folder, own and named addresses, hardware addresses, GIDs
+and GPU UUIDs get other names, the same one everywhere, so that the diagnosis stays what it was.  With a key the names are the
+same in every snapshot made with it; without one they are made from a random key.  Prefixes of addresses stay prefixes: what
+shares a network still does.  Listings of which only some entries count are cut to those.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from netdoctor.facts import sysctl_files
+from netdoctor.environment import Role, named
+from netdoctor.facts import nodelist, sysctl_files
 from netdoctor.facts.gpu_users import described
 from netdoctor.model import Unavailable
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
@@ -36,6 +38,7 @@ _EVERYBODYS: Final = frozenset({"/", "/usr", "/usr/local", "/opt/conda"})
 _OF_THE_SYSTEM: Final = tuple(f"dir:{folder}" for folder in ("/dev", "/etc", "/proc", "/run", "/sys", "/usr/l", "/var"))
 _MOUNTS: Final = frozenset({"/", "/dev", "/dev/shm", "/proc", "/sys"})
 _PACKAGE: Final = re.compile(r"(?i)(?:torch|nvidia|libnccl)[\w.+-]*")
+_HOST: Final = re.compile(r"(?<![\w./-])[A-Za-z][\w-]*(?:\.[\w-]+)*(?![\w/])")  # a name, no number of slots and no path
 _PYTHON: Final = re.compile(r"python[\d.]*")
 _FILE_OF_CGROUP: Final = re.compile(r"(?:pids|cpu|cpuset|memory)\.[\w.]+|cgroup\.events|release_agent")
 _RUNTIME: Final = re.compile(r"kubepods|docker|libpod|lxc|user\.slice|system\.slice|slurm")
@@ -123,7 +126,8 @@ def _words(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
     if isinstance(machine, str) and machine.strip():
         out[machine.strip()] = f"netdoctor-{tag(machine.strip(), 32)}"
     variables = answers.get("env:")
-    out = _words_of_variables(variables if isinstance(variables, dict) else {}, tag) | out
+    env = {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
+    out = _words_of_hosts(answers, env, tag) | _words_of_variables(env, tag) | out
     for question, answer in answers.items():
         for pid, process in _processes(question, answer).items():
             out[described(pid, process)] = described(pid, _nameless(process, tag))
@@ -144,6 +148,23 @@ def _words_of_variables(variables: Mapping[str, Any], tag: Tag) -> dict[str, str
     if home not in ("", "/", "/root"):
         out[home] = "/home/user"
     return out
+
+
+def _words_of_hosts(answers: Mapping[str, Any], variables: Mapping[str, str], tag: Tag) -> dict[str, str]:
+    """Of node 0, of the lists of a launcher or a batch system, and of the site's peers; a list of Slurm's is written out."""
+    lists = {
+        text: tuple(islice(nodelist.hosts(text), nodelist.MOST)) for name in nodelist.SLURM if (text := variables.get(name))
+    }
+    texts = [variables.get(name, "") for name in (*named(Role.MASTER), *named(Role.NODELIST)) if name not in nodelist.SLURM]
+    texts += [text for name in nodelist.FILES if isinstance(text := answers.get(f"file:{variables.get(name)}"), str)]
+    config = answers.get("config:")
+    expected = config.get("expected") if isinstance(config, dict) else None
+    peers = (expected.get("peers") or ()) if isinstance(expected, dict) else ()
+    words = {word for text in texts for word in _HOST.findall(text)} | {str(one) for one in peers}
+    hosts = words.union(*lists.values()) - {"localhost", "127.0.0.1", "::1"}
+    return {name: _node_word(name, tag) for name in hosts} | {
+        text: ",".join(_node_word(name, tag) for name in names) for text, names in lists.items()
+    }
 
 
 def _processes(question: str, answer: Any) -> dict[int, dict[str, Any]]:

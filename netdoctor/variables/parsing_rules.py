@@ -129,7 +129,10 @@ def _integer(
 
 
 def _meant(number: Number, accepted: tuple[tuple[int | None, int | None], ...] | None) -> str | None:
-    """``4M`` as a size in bytes, where the variable takes that many; None where no size was meant."""
+    """``4M`` as a size in bytes, and ``1e6`` and ``4_194_304`` as numbers, where the variable takes that many."""
+    if whole := re.fullmatch(r"(?:[eE]\+?(\d{1,2})|((?:[_,]\d{3})+))\s*", number.rest, re.ASCII):
+        size = number.value * 10 ** int(whole[1]) if whole[1] else int(str(number.value) + re.sub(r"\D", "", whole[2]))
+        return f"{size}, if {number.value}{number.rest.strip()} was meant" if not accepted or inside(size, accepted) else None
     match = re.fullmatch(r"([KMG])(i?B)?\s*", number.rest, re.IGNORECASE)
     if not match or not accepted:
         return None

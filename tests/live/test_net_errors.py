@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -122,3 +125,17 @@ def test_ports_that_count(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatc
     virtual = found["ports"]["mlx5_1:1"]["rose"]
     assert all(one["unavailable"] == "unsupported" for one in virtual.values())
     assert found["ports"]["mlx5_2:1"]["unavailable"] == "absent"
+
+
+def test_an_all_reduce_that_did_not_start_shows_nothing() -> None:
+    """Counters are read from before it on: where no rank came to anything, that it had no errors says nothing."""
+    python = "/usr/bin/python3"
+    if subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
+        pytest.skip(f"{python} has torch")
+    command = [sys.executable, "-m", "netdoctor", "preflight", "-q", "--vantage", "job", "--python", python, "--format", "json"]
+    environment = {**os.environ, "NETDOCTOR_JOB_NODES": "2", "NETDOCTOR_ONLY": "net.errors,allreduce.run"}
+    done = subprocess.run(command, capture_output=True, check=False, timeout=120, env=environment)
+    said = {one["id"]: one["findings"][0] for one in json.loads(done.stdout)["checks"]}
+    assert "did not start" in said["allreduce.run"]["message"]
+    assert said["net.errors"]["status"] == "unknown"
+    assert "no all-reduce ran here" in said["net.errors"]["message"]

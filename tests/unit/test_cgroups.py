@@ -89,6 +89,10 @@ def test_version_1() -> None:
         ("0::/a\n", V2.format(root="/b"), TREE),
         ("0::/a\n", V2.format(root="/"), {**TREE, "a/pids.max": "many\n"}),
         ("0::/a\n", V2.format(root="/"), {**TREE, "a/pids.max": "\n"}),
+        # A line that is cut off, of what is mounted: of version 2, of version 1, and of version 1 beside version 2.
+        ("", V2.format(root="/"), TREE),
+        ("2:cpu:/x\n", V1.format(root="/", name="pids") + V1.format(root="/", name="cpu"), {"pids/pids.max": "9"}),
+        ("0::/a\n", V1.format(root="/", name="pids") + V2.format(root="/"), TREE),
     ],
 )
 def test_what_is_not_read_is_no_absence(own: str, mounts: str, files: dict[str, str]) -> None:

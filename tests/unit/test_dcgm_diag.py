@@ -58,6 +58,7 @@ DIAG_4 = """{"DCGM Diagnostic": {"test_categories": [
      "test_summary": {"status": "Fail"}}]},
   {"category": "Integration", "tests": [{"name": "pcie", "test_summary": {"status": "Skip", "info": ["no"]}}]}]},
  "metadata": {"version": "4.2.3"}}"""
+GOOD_4 = DIAG_4.replace("Fail", "Pass")
 ASKED = "ask:dcgm_diag?level=2&program=%2Fusr%2Fbin%2Fdcgmi&seconds=900"
 
 
@@ -128,7 +129,8 @@ X""",
         ("""echo '{"DCGM Diagnostic": {"runtime_error": "homogeneous group of GPUs"}}'""", Kind.FAILED, "homogeneous"),
         ("echo '{}'", Kind.MALFORMED, "KeyError"),
         ("""echo '{"DCGM Diagnostic": {"test_categories": []}}'""", Kind.MALFORMED, "names no test"),
-        (f"echo '{DIAG_4.replace('Skip', 'Odd')}'", Kind.MALFORMED, "'Odd'"),
+        (f"echo '{GOOD_4.replace('Skip', 'Odd')}'", Kind.MALFORMED, "'Odd'"),
+        (f"echo '{GOOD_4}'; exit 3", Kind.FAILED, "ended with 3"),  # whatever it means, it is no good end
     ],
 )
 def test_what_its_diagnostic_does_not_say(text: str, kind: Kind, words: str, tmp_path: Path) -> None:
@@ -172,6 +174,12 @@ def test_it_never_runs_beside_another_job(gpus: Any, where: Any, job: Any, words
 @pytest.mark.parametrize("rows", [None, [], [["t"]], [["t", "", "Pass", 3]], "x", [["t", "", "", ""]]])
 def test_rubbish_of_its_diagnostic_is_no_pass(rows: Any) -> None:
     assert isinstance(results(facts_of({"results": rows})), Unavailable)
+
+
+@pytest.mark.parametrize("more", [{"results": [["t", "GPU 1", "Fail", ""], ["t", "GPU 0", "Odd", ""]]}, {"left_out": 3}])
+def test_a_fail_is_told_though_another_test_is_not_understood(more: dict[str, Any]) -> None:
+    assert results(facts_of({"results": [["t", "GPU 1", "Fail", ""]], **more})) == (DiagResult("t", "GPU 1", Outcome.FAIL, ""),)
+    assert isinstance(results(facts_of({"results": [["t", "GPU 1", "Pass", ""]], "left_out": 3})), Unavailable)
 
 
 def said(*rows: tuple[str, str, str]) -> dict[str, Finding]:

@@ -337,6 +337,9 @@ def test_catalogue_rows_are_whole() -> None:
     ("name", "value", "expected"),
     [
         ("NCCL_BUFFSIZE", "4M", "4194304, if 4 MiB were meant"),
+        ("NCCL_BUFFSIZE", "4e6", "4000000, if 4e6 was meant"),
+        ("NCCL_BUFFSIZE", "4_194_304", "4194304, if 4_194_304 was meant"),
+        ("NCCL_BUFFSIZE", "4e", "4"),
         ("NCCL_BUFFSIZE", "512k", "524288, if 512 KiB were meant"),
         ("NCCL_BUFFSIZE", "1GiB", "1073741824, if 1 GiB were meant"),
         ("NCCL_BUFFSIZE", "8MB ", "8388608, if 8 MiB were meant"),

@@ -69,7 +69,7 @@ def ways(pattern: Pattern) -> list[str]:
 
 def _unreachable(pattern: Pattern) -> Iterator[str]:
     for text in ways(pattern):
-        if not any(needle.decode("latin-1") in text.lower() for needle in pattern.needles):
+        if not any(needle in text.encode("latin-1").lower() for needle in pattern.needles):  # as the parser: by bytes
             yield text
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from netdoctor.facts import cpu, gpu, kernel, pci
 from netdoctor.host.base import Answer, ReplayHost
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable, missing
 from tests.unit.test_hardware_probes import answers, healthy, root
 
 # GPUs
@@ -170,10 +170,37 @@ def test_limits() -> None:
     assert isinstance(cut.limits["memlock"], Unavailable)
 
 
-def test_threads_of_the_whole_machine() -> None:
-    for text, threads in (("1.04 0.87 112.91 2/3971 90210\n", 3971), ("1.04 0.87 0.91 2 90210", None), ("", None)):
-        found = kernel.probe(ReplayHost({"file:/proc/loadavg": text})).threads
-        assert found == threads if threads else isinstance(found, Unavailable)
+ROOT = "30 1 0:28 / / rw - ext4 /dev/md0 rw\n"
+LOAD = "1.04 0.87 112.91 2/3971 90210\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "mounts", "threads"),
+    [
+        (LOAD, ROOT, 3971),
+        ("1.04 0.87 0.91 2 90210", ROOT, None),
+        ("", ROOT, None),
+        ("0.00 0.00 0.00 0/0 0\n", ROOT, None),  # gVisor's kernel counts none
+        # LXCFS shows those of its container.
+        (LOAD, f"{ROOT}96 90 0:50 /proc/loadavg /proc/loadavg rw - fuse.lxcfs lxcfs rw,user_id=0\n", None),
+        (LOAD, "", None),
+        (LOAD, Unavailable(Kind.DENIED, "EACCES"), None),
+    ],
+)
+def test_threads_of_the_whole_machine(text: str, mounts: str | Unavailable, threads: int | None) -> None:
+    found = kernel.probe(ReplayHost({"file:/proc/loadavg": text, "file:/proc/self/mountinfo": mounts})).threads
+    assert found == threads if threads else isinstance(found, Unavailable)
+
+
+@pytest.mark.parametrize("told", [{"size": -8, "free": 1}, {"size": 8, "free": -1}])
+def test_shared_memory_is_never_less_than_none(told: dict[str, int]) -> None:
+    found = kernel.probe(ReplayHost({"statvfs:/dev/shm": told, "file:/proc/self/mountinfo": ROOT}))
+    assert missing(found.shm_size, found.shm_free) is not None
+
+
+def test_who_chose_the_size_is_not_known_without_mounts() -> None:
+    found = kernel.probe(ReplayHost({"statvfs:/dev/shm": {"size": 8, "free": 8}}))
+    assert found.shm_size == 8 and isinstance(found.shm_by_default, Unavailable)
 
 
 @pytest.mark.parametrize(

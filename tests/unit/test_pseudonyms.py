@@ -57,6 +57,33 @@ def test_prefixes_stay_prefixes() -> None:
     assert d.startswith("fe80::") and d != "fe80::1"
 
 
+def test_the_other_hosts_of_a_job_have_no_names() -> None:
+    variables = {
+        "MASTER_ADDR": "head.corp.example",
+        "SLURM_JOB_NODELIST": "gpu-[01-03],login1",
+        "SLURMD_NODENAME": "gpu-01",
+        "LSB_MCPU_HOSTS": "gpu-07 8 gpu-08 8",
+        "VC_WORKER_HOSTS": "w-0.job,w-1.job",
+        "PBS_NODEFILE": "/spool/3",
+    }
+    taken = fixtures.snapshot("cpu-node")
+    more = {"env:": variables, "file:/spool/3": "gpu-01\nmars\n", "config:": {"expected": {"peers": ["venus", "10.9.1.7"]}}}
+    asked: dict[str, object] = {
+        "ask:resolve?name=head.corp.example": {"addresses": ["10.1.0.7"]},
+        "ask:resolve?name=gpu-02": {},
+    }
+    given = pseudonymise(replace(taken, answers={**taken.answers, **more, **asked}), KEY)
+    text = dumps(given)
+    names = ("head", "corp", "gpu-", "login1", "w-0", "w-1", "mars", "venus", "10.9.1.7")
+    assert [name for name in names if name in text] == []
+    env, peers = given.answers["env:"], given.answers["config:"]
+    assert isinstance(env, dict) and isinstance(peers, dict)
+    listed = str(env["SLURM_JOB_NODELIST"]).split(",")
+    assert len(set(listed)) == 4 and env["SLURMD_NODENAME"] == listed[0] == str(given.answers["file:/spool/3"]).split()[0]
+    assert f"ask:resolve?name={listed[1]}" in given.answers and f"ask:resolve?name={env['MASTER_ADDR']}" in given.answers
+    assert str(env["LSB_MCPU_HOSTS"]).split()[1::2] == ["8", "8"] and env["PBS_NODEFILE"] == "/spool/3"
+
+
 def test_who_held_a_gpu_is_not_told() -> None:
     named = {"4711": {"name": "secret-model", "user": "ada"}, "4712": {"name": "python3", "user": "root"}}
     text = "GPU 0 is in use by secret-model (pid 4711, ada), python3 (pid 4712, root)"

@@ -9,6 +9,7 @@ import pytest
 from netdoctor.cluster.messages import read_traits, trait_data
 from netdoctor.compare.traits import Family, Trait, Traits, traits
 from netdoctor.compare.versions import Alike, differences
+from netdoctor.model import Severity
 
 HCAS = "=" + ",".join(f"rocep{number:03}s0f0:1" for number in range(16))  # 240 characters
 
@@ -44,11 +45,12 @@ LOST = {"unavailable": "denied", "detail": "x"}
         ({"limits": {**NODE["limits"], "memlock": 65536}}, Family.LIMIT, "memlock", ("unlimited", "65536")),
         ({"acs": {"ports": 12, "back": 3}}, Family.ACS, "", ("0 of 12", "3 of 12")),
         ({"imex": "565.57.01"}, Family.IMEX, "", ("570.133.20", "565.57.01")),
+        ({"gpus": [*NODE["gpus"][:7], {**NODE["gpus"][0], "ecc": False}]}, Family.ECC, "", ("8 × on", "7 × on, 1 × off")),
         (
-            {"gpus": [*NODE["gpus"][:7], {**NODE["gpus"][0], "ecc_waits": True}]},
-            Family.ECC,
+            {"gpus": [*NODE["gpus"][:7], {**NODE["gpus"][0], "mig_waits": True}]},
+            Family.MIG,
             "",
-            ("8 × on", "7 × on, 1 × on, another waits for a reset"),
+            ("8 × off", "7 × off, 1 × off, another waits for a reset"),
         ),
         ({"gpus": [{**NODE["gpus"][0], "mig": True}] * 8}, Family.MIG, "", ("8 × off", "8 × on")),
         ({"gpus": [{**NODE["gpus"][0], "power_limit_w": 500}] * 8}, Family.POWER, "", ("8 × 700 W", "8 × 500 W")),
@@ -58,6 +60,16 @@ def test_what_is_set_of_a_node_is_compared(changes: dict[str, Any], family: Fami
     (found,) = differences([Alike(traits(NODE, ""), ("a",)), Alike(traits({**NODE, **changes}, ""), ("b",))])
     assert found.trait == Trait(family, name)
     assert sorted(found.sides.values) == sorted(values)
+
+
+def test_an_ecc_mode_that_waits_is_no_difference() -> None:
+    other = {**NODE, "gpus": [*NODE["gpus"][:7], {**NODE["gpus"][0], "ecc_waits": True}]}
+    assert not list(differences([Alike(traits(NODE, ""), ("a",)), Alike(traits(other, ""), ("b",))]))
+
+
+@pytest.mark.parametrize("family", [Family.LIMIT, Family.SHM, Family.ACS, Family.IOMMU])
+def test_what_each_node_judges_by_itself_is_no_fault_between_nodes(family: Family) -> None:
+    assert family.loss.severity is Severity.INFO
 
 
 @pytest.mark.parametrize("key", NODE)

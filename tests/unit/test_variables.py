@@ -177,8 +177,10 @@ LAUNCHED: dict[str, tuple[Variables, Launcher]] = {
 SECRET = "hunter2-Zq9"
 
 
-def test_a_node_file_of_pbs_is_read() -> None:
-    here = ReplayHost({"env:": {"PBS_JOBID": "3", "PBS_NODEFILE": "/var/spool/3"}, "file:/var/spool/3": "a\na\nb\n"})
+@pytest.mark.parametrize("counted", [{}, {"PBS_NUM_NODES": "1"}])  # which Torque says where only processes were asked for
+def test_a_node_file_of_pbs_is_read(counted: Variables) -> None:
+    named = {"PBS_JOBID": "3", "PBS_NODEFILE": "/var/spool/3", **counted}
+    here = ReplayHost({"env:": named, "file:/var/spool/3": "a\na\nb\n"})
     seen = probe(RecordingHost(here, Redactor(accepts)))
     assert isinstance(seen, Environ) and not isinstance(seen.launcher, Unavailable)
     assert seen.launcher.nodes == 2

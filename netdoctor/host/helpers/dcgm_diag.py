@@ -37,7 +37,10 @@ def answer(parameters: dict[str, str]) -> object:
         return {"unavailable": "failed", "detail": f"{name}: {error}"}
     if child.returncode < 0:
         return {"unavailable": "failed", "detail": f"{name}: it died of {signal.Signals(-child.returncode).name}"}
-    return said(name, out.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+    told = said(name, out.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+    if child.returncode and not any(row[2] in ("Fail", "Warn") for row in told.get("results", [["", "", "Fail", ""]])):
+        return {"unavailable": "failed", "detail": f"{name}: it ended with {child.returncode}, and names no test that failed"}
+    return told
 
 
 def end(child: Any) -> None:

@@ -29,8 +29,8 @@ RTM_GETLINK, DUMP, DONE, ERROR = 18, 0x301, 3, 2
 IFNAME, STATS64, CARRIER_DOWN = 3, 23, 48
 # struct rtnl_link_stats64 (linux/if_link.h), from its fifth number on.
 STATS = (
-    *("rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "", "", "", "rx_over_errors", "rx_crc_errors", "rx_frame_errors"),
-    *("rx_fifo_errors", "rx_missed_errors", "tx_aborted_errors", "tx_carrier_errors", "tx_fifo_errors"),
+    *("rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "", "", "rx_length_errors", "rx_over_errors", "rx_crc_errors"),
+    *("rx_frame_errors", "rx_fifo_errors", "rx_missed_errors", "tx_aborted_errors", "tx_carrier_errors", "tx_fifo_errors"),
 )
 FIRST = 4
 EVERY = 0.1  # seconds until it sees that it was told

@@ -8,6 +8,7 @@ from typing import Final
 from netdoctor.nccl.log import (
     framework_patterns,
     library_patterns,
+    locale_patterns,
     nccl_patterns,
     program_patterns,
     stack_patterns,
@@ -18,7 +19,7 @@ from netdoctor.nccl.log.pattern import Pattern, alternatives
 
 PATTERNS: Final = (
     *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
-    *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS),
+    *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS, *locale_patterns.PATTERNS),
 )
 
 

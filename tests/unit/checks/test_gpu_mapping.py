@@ -225,3 +225,21 @@ def test_a_container_takes_the_gpus_that_it_was_given(shown: tuple[int, ...], st
     }
     found = {one.subject: one.status for one in f.judge(gpu_mapping, f.machine(facts))}
     assert found["GPUs that were given"] is status
+
+
+@pytest.mark.parametrize(
+    ("variables", "mig", "status"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "2"}, False, Status.PASS),
+        ({"SLURM_GPUS_ON_NODE": "1"}, False, Status.FAIL),
+        ({"SLURM_GPUS_ON_NODE": "2"}, True, Status.SKIP),
+        ({"SLURM_GPUS_ON_NODE": "2"}, Unavailable("failed"), Status.UNKNOWN),
+        ({"SLURM_GPUS_ON_NODE": "1"}, Unavailable("failed"), Status.UNKNOWN),
+        ({}, False, Status.SKIP),
+    ],
+)
+def test_a_mig_mode_that_is_not_known_skips_nothing(variables: dict[str, str], mig: Any, status: Status) -> None:
+    facts = {Gpus: f.gpus(2, all=(f.gpu(0, mig=mig), f.gpu(1))), Environ: f.environ(variables)}
+    found = {one.subject: one for one in f.judge(gpu_mapping, f.machine(facts))}["GPUs that were given"]
+    assert found.status is status
+    assert ("in MIG mode are" in found.message) is (mig is True)

@@ -1,4 +1,4 @@
-"""gpu.health: the recovery that the driver wants (Xid 154), where NVML does not tell of it."""
+"""gpu.health: the recovery that the driver wants (Xid 154), where NVML does not tell of it; what NVML cannot have told."""
 
 from __future__ import annotations
 
@@ -83,3 +83,22 @@ def test_the_log_tells_of_a_gpu_that_nvml_lost() -> None:
 def test_a_reset_is_no_mend_of_what_it_does_not_end(fields: dict[str, Any], mend: str) -> None:
     found = said({("devices", 0, "health", name): value for name, value in fields.items()})[FIRST]
     assert found.status is Status.FAIL and found.fix is not None and mend in found.fix.summary
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("uncorrected", {"dram": -1}),
+        ("uncorrected", {}),
+        ("retired", -3),
+        ("recovery", -1),
+        ("reasons", 1 << 70),
+        ("bar1", [-5, 0]),
+        ("bar1", [1 << 30, 1 << 31]),
+        ("remapped", [0, 0, -1, 0]),
+        ("temperature", -300),
+    ],
+)
+def test_what_is_no_number_of_nvmls_neither_passes_nor_fails(field: str, value: Any) -> None:
+    found = said({("devices", 0, "health", field): value})
+    assert found["GPUs"].status is Status.UNKNOWN and FIRST not in found

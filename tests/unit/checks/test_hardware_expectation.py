@@ -212,3 +212,16 @@ def test_a_resting_link_that_no_rank_told_of_is_unknown() -> None:
     others = tuple(replace(rank, gpu="", link_speed=0.0) if rank.rank == 2 else rank for rank in run.ranks)
     have["Baseline"] = replace(have["Baseline"], run=replace(run, ranks=others))
     assert {one.status for one in fixtures.findings(have)["hardware.links"]} == {Status.PASS}, "of a GPU that is not the job's"
+
+
+@pytest.mark.parametrize("speed", ["32.0 GT/s PCIe", "Unknown"])
+def test_a_device_of_which_all_bits_are_ones_has_no_link(speed: str) -> None:
+    """It has fallen off the bus: 63 lanes are more than the 16 that are expected, and no answer."""
+    machine = composed.Composed("dgx-h100")
+    for path in [path for path in machine.files.files if "0000:1b:00.0/" in path]:
+        if path.endswith("_link_width"):
+            machine.files.write(path, "63\n")
+        elif path.endswith("_link_speed"):
+            machine.files.write(path, f"{speed}\n")
+    (found,) = machine.judged("hardware.links")
+    assert found.status is UNKNOWN and "it does not answer" in found.message

@@ -81,6 +81,12 @@ def test_what_a_port_counted(rose: dict[str, Any], seconds: float, status: Statu
     [
         ({"rx_crc_errors": 500}, FAIL),
         ({"rx_errors": 500}, FAIL),
+        ({"rx_errors": 500, "rx_length_errors": 500}, PASS),  # jumbo frames of a neighbour that were flooded to all
+        ({"rx_errors": 500, "rx_length_errors": 400}, FAIL),
+        ({"rx_errors": 0, "rx_length_errors": DENIED}, PASS),
+        ({"tx_errors": 500}, FAIL),
+        ({"tx_errors": 500, "tx_aborted_errors": 500}, PASS),  # mlx5 counts what it discarded in congestion (if_out_discards)
+        ({"tx_errors": 500, "tx_aborted_errors": 100, "tx_fifo_errors": 400}, PASS),
         ({"tx_carrier_errors": 500}, FAIL),
         ({"carrier_down": 1}, FAIL),
         ({"rx_crc_errors": 1}, PASS),
@@ -91,6 +97,16 @@ def test_a_rail_of_roce_counts_at_its_interface(rose: dict[str, Any], status: St
     found = judged(counted(**rose), healthy.hgx_roce())
     assert [one.status for one in found if one.subject == "eth4"] == ([FAIL] if status is FAIL else [])
     assert not [one for one in found if one.status is FAIL and one.subject != "eth4"]
+
+
+def test_a_sum_of_which_the_parts_are_not_known_tells_nothing() -> None:
+    found = judged(counted(rx_errors=500, rx_length_errors=DENIED), healthy.hgx_roce())
+    assert [one.status for one in found if one.subject == "eth4"] == [UNKNOWN]
+
+
+def test_frames_of_another_length_are_a_note() -> None:
+    (found,) = judged(counted(rx_errors=500, rx_length_errors=500), healthy.hgx_roce())
+    assert any("eth4 got frames of a length" in note for note in found.notes)
 
 
 OF_EFA = dict.fromkeys(helper.EFA, 0)

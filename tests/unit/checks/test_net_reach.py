@@ -10,7 +10,7 @@ import pytest
 from netdoctor.checks.net_reach import reach
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.environ import probe as probe_environ
-from netdoctor.facts.intent import Intent
+from netdoctor.facts.intent import Intent, Told
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.net import Link, Net, Peer, Route
 from netdoctor.facts.reach import Path, Reach, job_hosts
@@ -63,6 +63,7 @@ STRANGE = Peer("head", Unavailable(Kind.ABSENT, "head: EAI_NONAME"), local=Unava
 ROUTE = Route("eth0")
 
 
+OPEN = Intent(told=Told.LAUNCHER, why="lsf does not say how many nodes it has")
 NO_RUN = Unavailable(Kind.REFUSED, "--no-allreduce")
 WIDE = f.net(
     *(replace(one, addresses=(f.address(f"10.{one.index}.0.7", 16),)) for one in f.net().links or () if not one.loopback)
@@ -132,6 +133,8 @@ UNNAMED = Peer("gpu9", Unavailable(Kind.ABSENT, "gpu9: EAI_NONAME"))
         # One of two hosts that was not tried is not among those that answer.
         ({Reach: replace(seen(path()), untried=("gpu9",))}, "gpu9", Status.UNKNOWN, "gpu9 was not tried"),
         ({Reach: Reach((), 0, {}), Intent: f.job()}, "hosts", Status.SKIP, "nothing here names another host"),
+        # A batch system that does not say how many nodes the job has may have given it others.
+        ({Reach: Reach((), 0, {}), Intent: OPEN}, "hosts", Status.UNKNOWN, "nothing here names another host"),
         ({Intent: f.job(nodes=1)}, "node", Status.SKIP, "there are no other hosts"),
         ({Vantage: f.outside()}, "hosts", Status.UNKNOWN, "the job's network"),
         # The table of neighbours
@@ -220,9 +223,9 @@ LSF = {"LSB_JOBID": "3", "LSB_MCPU_HOSTS": "a 8 b 8"}
     ("variables", "text", "expected"),
     [
         ({"PBS_NODEFILE": "/spool/3"}, "a\na\nb.cluster\nb.cluster\n", ["a", "b.cluster"]),
-        ({"PBS_NODEFILE": "/spool/3"}, "", []),
+        ({"PBS_NODEFILE": "/spool/3"}, "", Unavailable("empty")),  # it lists this host at least
         ({"PBS_NODEFILE": "/spool/3"}, Unavailable("denied"), Unavailable("denied")),
-        ({"PBS_NODEFILE": "spool/3"}, "a\n", []),  # of a working folder that nobody knows
+        ({"PBS_NODEFILE": "spool/3"}, "a\n", Unavailable("not read")),  # of a working folder that nobody knows
         ({"PBS_NODEFILE": "/spool/3", "SLURM_JOB_NODELIST": "c"}, "a\n", ["c"]),
         ({**LSF, "LSB_DJOB_HOSTFILE": "/spool/3"}, "a\na\nb\nc\n", ["a", "b", "c"]),
         ({**LSF, "LSB_DJOB_HOSTFILE": "/spool/3"}, Unavailable("absent"), ["a", "b"]),
@@ -273,15 +276,27 @@ def by(network: str) -> dict[type, Any]:
     ("nodes", "facts", "status"),
     [
         (200, by("IB"), Status.PASS),  # by InfiniBand nobody asks for a neighbour: 199 of the bootstrap's interface
-        (200, by("Socket"), Status.FAIL),  # of each of eight
-        (200, {Baseline: NO_RUN}, Status.UNKNOWN),
+        (200, by("Socket"), Status.PASS),  # of each of eight the 24 of rings, trees and PAT
+        (200, {**by("Socket"), Intent: f.job(nodes=200, all_to_all=True)}, Status.FAIL),  # all of each
+        (200, {**by("Socket"), Intent: f.job(nodes=200, communicators=5)}, Status.FAIL),
+        (200, {Baseline: NO_RUN}, Status.PASS),
+        (200, {Baseline: NO_RUN, Intent: f.job(nodes=200, all_to_all=True)}, Status.UNKNOWN),
         (200, {Environ: LOST}, Status.UNKNOWN),
         (100, {Environ: LOST}, Status.PASS),
         (1200, {Net: WIDE}, Status.FAIL),  # on the bootstrap's alone
-        (200, healthy.hgx_roce(), Status.FAIL),  # RoCE asks for them on each rail
+        # RoCE asks for those to whom it sends on each rail.
+        (200, {**healthy.hgx_roce(), Intent: f.job(nodes=200)}, Status.PASS),
+        (200, {**healthy.hgx_roce(), Intent: f.job(nodes=200, all_to_all=True)}, Status.FAIL),
     ],
 )
 def test_interfaces_by_which_nobody_talks_have_no_neighbours(nodes: int, facts: dict[type, Any], status: Status) -> None:
     base = {Kernel: f.kernel(sysctls={ROOM: "1024"})}
-    found = {one.subject: one for one in f.judge(reach, f.machine({**facts, **base, Intent: f.job(nodes=nodes)}))}
+    found = {one.subject: one for one in f.judge(reach, f.machine({Intent: f.job(nodes=nodes), **facts, **base}))}
     assert found["neighbours"].status is status
+
+
+def test_what_a_job_between_all_ranks_would_have_is_a_note() -> None:
+    base = {Kernel: f.kernel(sysctls={ROOM: "1024"}), Intent: f.job(nodes=200)}
+    found = {one.subject: one for one in f.judge(reach, f.machine({**base, **by("Socket")}))}
+    (note,) = found["neighbours"].notes
+    assert "between all ranks" in note and "it keeps 1024" in note

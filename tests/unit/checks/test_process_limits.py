@@ -162,3 +162,11 @@ def test_nothing_to_judge() -> None:
     assert judged("node", none).status in (SKIP, UNKNOWN)
     assert judged("node", {Vantage: f.vantage(job_user=False)}).status is UNKNOWN
     assert judged("node", {Gpus: f.gpus(visible=LOST, all=LOST)}).status is UNKNOWN
+
+
+@pytest.mark.parametrize("why", ["the configuration says that this is not the job's place", "seen as root outside the job"])
+def test_why_limits_are_not_the_jobs_is_a_sentence(why: str) -> None:
+    where = replace(f.outside(), why_not=why)
+    (found,) = f.judge(limits, f.machine({Vantage: where}))
+    assert found.status is Status.UNKNOWN
+    assert found.message == f"limits are the job's own, not these: {why}"

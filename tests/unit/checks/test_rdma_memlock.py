@@ -30,6 +30,15 @@ LOCK: dict[str, tuple[Changes, Status]] = {
     "unlimited": ({Kernel: memlock(UNLIMITED)}, Status.PASS),
     "8 MiB": ({Kernel: memlock(8 << 20)}, Status.FAIL),
     "8 MiB, and the path run went over RDMA": ({Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run())}, Status.PASS),
+    "8 MiB, and a job of more nodes than the path run": (
+        {Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run()), Intent: f.job(nodes=64)},
+        Status.UNKNOWN,
+    ),
+    "8 MiB, and nobody counts the nodes": (
+        {Kernel: memlock(8 << 20), PathRun: f.path_run(f.hca_run()), Intent: Intent(others=True, ranks_here=8, ranks_most=8)},
+        Status.UNKNOWN,
+    ),
+    "4 GiB, and a job of many nodes": ({Kernel: memlock(4 << 30), Intent: f.job(nodes=64)}, Status.PASS),
     "8 MiB with IPC_LOCK": (
         {Kernel: memlock(8 << 20), Vantage: f.vantage(capabilities=frozenset({"CAP_IPC_LOCK"}))},
         Status.PASS,
