@@ -16,7 +16,7 @@ from netdoctor.facts.net import LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Run
-from netdoctor.model import NODE, Kind, Unavailable, missing
+from netdoctor.model import NODE, Fix, Kind, Unavailable, missing
 from netdoctor.nccl.gpudirect import C2C_NAMES
 from netdoctor.nccl.interfaces import leading_out
 
@@ -37,6 +37,19 @@ NVLINKS: Final = (
 _BOARD: Final = 8  # GPUs that only NVSwitches join; boards of four are wired in several ways, and of those siblings tell
 
 
+# kernel-open/nvidia/nv-reg.h: "will not attempt to initialize or train NVLink connections for any GPUs".  One GPU alone needs
+# it: its links have no other end, and their training would fail.
+_OFF: Final = "the driver was told to leave NVLinks off, NVreg_NvLinkDisable=1"
+_TURN_ON: Final = Fix(
+    "let the driver train NVLinks: take NVreg_NvLinkDisable=1 away where its options are kept, and reboot",
+    ("grep NvLinkDisable /proc/driver/nvidia/params", "modprobe -c | grep NVreg_NvLinkDisable", "cat /proc/cmdline"),
+    (
+        "grep -rl NVreg_NvLinkDisable /etc/modprobe.d   # then update-initramfs -u, or dracut -f",
+        "driver.kernelModuleConfig   # of the GPU operator",
+    ),
+)
+
+
 def nvlinks(pci: Pci, nvml: Gpus) -> Iterator[Expectation]:
     """NVLinks by the GPU's model, where the node has the board that connects them: an NVSwitch, or eight GPUs and a link."""
     devices = gpu_devices(pci)
@@ -44,14 +57,35 @@ def nvlinks(pci: Pci, nvml: Gpus) -> Iterator[Expectation]:
         return
     switched = bool(pci.nvswitches)
     some = any(any(gpu.nvlinks or ()) for gpu in nvml.all)
+    off, mend = (f"; {_OFF}", _TURN_ON) if nvml.links_off is True else ("", None)
+    if not switched and off and (bare := _bare(nvml)):
+        # Who gives GPUs to a virtual machine without their NVSwitches means it so.
+        should, why = bare
+        yield Expectation(NODE, Quantity.NVLINKS, should, Source.DEVICE, f"{why}{off}", certain=False, mend=mend)
     if not switched and (len(devices) < _BOARD or not some):
         return
     for gpu in nvml.all:
         known = by_model(gpu)
         if known and isinstance(gpu.pci, str):
             down = ", ".join(str(number) for number, up in enumerate(gpu.nvlinks or ()) if not up)
-            because = f"{gpu.name}: {known[1]}" + (f"; down: {down}" if down and any(gpu.nvlinks or ()) else "")
-            yield Expectation(gpu_name(gpu.pci), Quantity.NVLINKS, known[0], Source.DEVICE, because)
+            because = f"{gpu.name}: {known[1]}{off}" + (f"; down: {down}" if down and any(gpu.nvlinks or ()) else "")
+            yield Expectation(gpu_name(gpu.pci), Quantity.NVLINKS, known[0], Source.DEVICE, because, mend=mend)
+
+
+def _bare(nvml: Gpus) -> tuple[int, str] | None:
+    """What the model of several GPUs here has of NVLinks, of which none is up; in MIG mode they rest."""
+    linked = [(gpu, known) for gpu in nvml.all or () if gpu.mig is not True and (known := by_model(gpu))]
+    if len(linked) < 2 or any(any(gpu.nvlinks or ()) for gpu, _ in linked):
+        return None
+    gpu, (number, why) = linked[0]
+    return number, f"{gpu.name}: {why}"
+
+
+def nvlinks_unread(pci: Pci, nvml: Gpus) -> Unavailable | None:
+    """No NVLink of several GPUs is up, no NVSwitch is seen, and whether the driver was told so could not be read."""
+    if pci.nvswitches or _bare(nvml) is None or not isinstance(nvml.links_off, Unavailable):
+        return None
+    return Unavailable(Kind.NOT_READ, f"whether the driver was told to leave NVLinks off: {nvml.links_off}")
 
 
 def by_model(gpu: Gpu) -> tuple[int, str] | None:
