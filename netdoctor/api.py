@@ -16,7 +16,7 @@ from netdoctor.cluster.observations import Fault as MeetingFault
 from netdoctor.expectation import comparisons as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator, others
-from netdoctor.facts.cgroups import Cap, Cgroups
+from netdoctor.facts.cgroups import Cap, Cgroups, Counted
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.dcgm import Dcgm, Diagnosed, Incident, Outcome
@@ -229,6 +229,7 @@ __all__ = [
     "Cluster",
     "CommonRun",
     "Control",
+    "Counted",
     "Cpu",
     "Culprit",
     "Cure",
