@@ -20,8 +20,10 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from netdoctor.facts import sysctl_files
+from netdoctor.facts.gpu import PARAMETERS
 from netdoctor.facts.gpu_users import described
 from netdoctor.model import Unavailable
+from netdoctor.snapshot import host_lists
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 
 _MAC: Final = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{2}:){5}(?:(?:[0-9a-f]{2}:){14})?[0-9a-f]{2}(?![0-9a-f:])")
@@ -38,6 +40,7 @@ _MOUNTS: Final = frozenset({"/", "/dev", "/dev/shm", "/proc", "/sys"})
 _PACKAGE: Final = re.compile(r"(?i)(?:torch|nvidia|libnccl)[\w.+-]*")
 _PYTHON: Final = re.compile(r"python[\d.]*")
 _FILE_OF_CGROUP: Final = re.compile(r"(?:pids|cpu|cpuset|memory)\.[\w.]+|cgroup\.events|release_agent")
+_LINES: Final = {"file:/etc/passwd": "root:", f"file:{PARAMETERS}": "NvLinkDisable:"}
 _RUNTIME: Final = re.compile(r"kubepods|docker|libpod|lxc|user\.slice|system\.slice|slurm")
 
 
@@ -51,7 +54,10 @@ def pseudonymise(snapshot: Snapshot, key: bytes, folders: Iterable[str] = ()) ->
 
     groups = _words_of_cgroups(snapshot.answers.get("file:/proc/self/cgroup"), tag)
     cut = replace(snapshot, answers={_place(q, groups): _cut(q, a, tag, groups) for q, a in snapshot.answers.items()}, taken="")
-    words = _words(snapshot, tag) | {path: f"/srv/{tag(path, 8)}" for path in folders if len(path) > 1 and path != "/root"}
+    hosts = dict.fromkeys(host_lists.words(snapshot.answers))
+    words = {word: _node_word(word, tag) for word in hosts} | _words(snapshot, tag)
+    words |= {job: job.replace(server, f"node-{tag(server, 8)}") for job, server in host_lists.jobs(snapshot.answers).items()}
+    words |= {path: f"/srv/{tag(path, 8)}" for path in folders if len(path) > 1 and path != "/root"}
     words = _words_of_nodes(snapshot, tag) | words
     data = json.loads(dumps(cut))
     digits = {m.group() for m in _UUID.finditer(json.dumps(data))}
@@ -92,7 +98,9 @@ def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:
     quoted = "|".join(re.escape(quote(word, safe="")) for word in ordered if quote(word, safe="") != word)
     if not plain:
         return None
-    return re.compile(rf"(?<![\w.-])(?:{plain})(?![\w-])" + (rf"|(?:{quoted})(?![\w-])" if quoted else ""))
+    return re.compile(
+        rf"(?:(?<![\w.-])|(?<=%[0-9A-F][0-9A-F]))(?:{plain})(?![\w-])" + (rf"|(?:{quoted})(?![\w-])" if quoted else "")
+    )
 
 
 def _word(found: re.Match[str], words: Mapping[str, str]) -> str:
@@ -242,6 +250,8 @@ def _cut(question: str, answer: Any, tag: Tag, groups: Mapping[str, str]) -> Any
         return [name for name in answer if _PACKAGE.fullmatch(name) or _PYTHON.fullmatch(name)]
     if question.startswith("dir:/sys/fs/cgroup") and isinstance(answer, list):
         return [name for name in answer if _FILE_OF_CGROUP.fullmatch(name)]
+    if question == "env:" and isinstance(answer, dict):
+        return answer | host_lists.written_out(answer)
     if named := _processes(question, answer):
         return {"processes": {str(pid): _nameless(process, tag) for pid, process in named.items()}}
     if not isinstance(answer, str):
@@ -250,8 +260,8 @@ def _cut(question: str, answer: Any, tag: Tag, groups: Mapping[str, str]) -> Any
         return "".join(line for line in answer.splitlines(True) if sysctl_files.wanted(line))
     if question == "file:/proc/self/mountinfo":
         return "".join(map(partial(_mount, groups=groups), answer.splitlines(True)))
-    if question == "file:/etc/passwd":
-        return "".join(line for line in answer.splitlines(True) if line.startswith("root:"))
+    if question in _LINES:
+        return "".join(line for line in answer.splitlines(True) if line.startswith(_LINES[question]))
     if question == "file:/proc/self/cgroup":
         rows = (line.split(":", 2) for line in answer.splitlines())
         return "".join(f"{row[0]}:{row[1]}:{_steps(row[2], groups)}\n" for row in rows if len(row) == 3)
