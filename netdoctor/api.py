@@ -87,6 +87,7 @@ from netdoctor.nccl import (
     rails,
     rdma_handles,
     tcp_window,
+    traffic_class,
     transport,
 )
 from netdoctor.nccl import gid as gids
@@ -387,6 +388,7 @@ __all__ = [
     "size_text",
     "skip",
     "tcp_window",
+    "traffic_class",
     "transport",
     "unknown",
     "usable",
