@@ -218,7 +218,7 @@ def test_so_are_peers_of_the_configuration() -> None:
 def test_the_list_of_the_step_comes_first() -> None:
     assert job_hosts(f.environ({"SLURM_STEP_NODELIST": "a", "SLURM_JOB_NODELIST": "a,b"})) == ["a"]
     assert job_hosts(f.environ({})) == []
-    for cut in ("a[", "a,b[1-"):
+    for cut in ("a[", "a,b[1-", "-a,b", ".a"):
         assert isinstance(job_hosts(f.environ({"SLURM_JOB_NODELIST": cut})), Unavailable)
 
 
