@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from netdoctor.expectation import device, parts, past, platform, siblings
+from netdoctor.expectation import bonds, device, parts, past, platform, siblings
 from netdoctor.expectation import rails as of_rails
 from netdoctor.expectation.findings import About, findings
 from netdoctor.expectation.health import clocks, fabric, held_low
@@ -21,6 +21,7 @@ from netdoctor.model import NODE, Finding, Status, Unavailable, count, missing
 
 __all__ = [
     "About",
+    "bonds",
     "by_site",
     "clocks",
     "fabric",

@@ -12,7 +12,7 @@ from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity,
 from netdoctor.expectation.parts import gpu_devices, gpu_name
 from netdoctor.expectation.rails import best_rate, gigabits
 from netdoctor.facts.gpu import Gpu, Gpus
-from netdoctor.facts.net import LinkModes, Net
+from netdoctor.facts.net import Link, LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Run
@@ -167,8 +167,13 @@ def wires(pci: Pci, ends: Iterable[tuple[str, PciDevice]]) -> tuple[Wire, ...]:
     return tuple(Wire(port, lower, tuple(below)) for port, lower, below in found.values())
 
 
-def links(pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable) -> Comparison:
-    """The PCIe links above GPUs and RDMA devices and, where sockets carry the data, Ethernet: what both their ends can do."""
+def links(
+    pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable, sockets: tuple[Link, ...] | None | Unavailable = None
+) -> Comparison:
+    """The PCIe links above GPUs and RDMA devices and, where sockets carry the data, Ethernet: what both their ends can do.
+
+    `sockets` are the interfaces that carry it beside RDMA devices that do not; without such devices it is all that lead out.
+    """
     gpus = gpu_devices(pci) or ()
     known = {gpu.pci: gpu for gpu in nvml.all or () if isinstance(gpu.pci, str)}
     worked = {rank.gpu: rank.link_speed for rank in (run.ranks if run else ()) if rank.link_speed}
@@ -210,18 +215,20 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable) ->
         lanes, rate = _enough(wire, has, rdma)
         expected.append(Expectation(name, Quantity.WIDTH, width, Source.DEVICE, because, lanes))
         expected.append(Expectation(name, Quantity.SPEED, speed, Source.DEVICE, because, rate))
-    if rdma.devices == ():
-        own = [link for link in net.links or () if link.kind is None and link.up and link.running and link.modes]
-        sockets = [Part(link.name, {Quantity.INTERFACE_SPEED: gigabits(link)}) for link in own]
-        parts += sockets
-        across |= {part.name for part in sockets}
-        offered = interfaces(sockets, {link.name: link.modes for link in own if link.modes})
+    if rdma.devices == () or sockets:
+        every = net.links if rdma.devices == () else [cable for link in sockets or () for cable in net.cables(link)]
+        own = [link for link in every or () if link.kind is None and link.up and link.running and link.modes]
+        by_sockets = [Part(link.name, {Quantity.INTERFACE_SPEED: gigabits(link)}) for link in own]
+        parts += by_sockets
+        across |= {part.name for part in by_sockets}
+        offered = interfaces(by_sockets, {link.name: link.modes for link in own if link.modes})
         expected += [one for one in offered if one.certain]  # whose switches are slower is nobody's fault
-        whole = {name: bond for name in leading_out(net) if (bond := bonds.of(net.link(name), net))}
+        out = leading_out(net) if rdma.devices == () else [link.name for link in sockets or ()]
+        whole = {name: bond for name in out if (bond := bonds.of(net.link(name), net))}
         parts += [Part(name, {Quantity.BOND: bond.carry}) for name, bond in whole.items()]
         expected += [bond.expectation(name) for name, bond in whole.items()]
         across |= whole.keys()
-    unread = missing(gpu_devices(pci), rdma.devices, net.links if rdma.devices == () else None)
+    unread = missing(gpu_devices(pci), rdma.devices, net.links if rdma.devices == () else sockets)
     return Comparison(tuple(parts), tuple(expected), unread, frozenset(across))
 
 
