@@ -58,6 +58,9 @@ def gpu_dcgm(dcgm: Dcgm, pci: Pci, gpus: Gpus, vantage: Vantage) -> Iterator[Fin
     if dcgm.installed is False:
         yield skip("DCGM is not installed here: no dcgmi")
         return
+    if dcgm.meant is False and not isinstance(gpus.all, Unavailable):
+        yield skip("DCGM is installed, and its daemon neither runs nor is to be started here (systemd): NVML was asked")
+        return
     if (lost := missing(dcgm.installed, dcgm.watching)) is not None:
         yield unknown(f"DCGM could not be asked: {lost}", how="systemctl status nvidia-dcgm; dcgmi health -c")
         return

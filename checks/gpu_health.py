@@ -205,8 +205,15 @@ def _now(own: tuple[GpuState, ...], place: str) -> Iterator[Finding]:
     elif not found and not told:
         yield skip("NVML tells nothing of the state of GPUs of this model", subject=SUBJECT)
     elif not found:
-        notes = (f"NVML does not tell here: {', '.join(silent)}",) if silent else ()
+        notes = [*([f"NVML does not tell here: {', '.join(silent)}"] if silent else []), *_before(own)]
         yield ok(f"{len(own)} GPU{'s' * (len(own) > 1)} by NVML: {', '.join(told)}", subject=SUBJECT, notes=notes)
+
+
+def _before(own: tuple[GpuState, ...]) -> Iterator[str]:
+    """Where the boards had uncorrectable errors in their lives: what was hit is remapped or retired by now."""
+    ever = {gpu.place: [name for name, n in (gpu.uncorrected_ever or {}).items() if n] for gpu in own}
+    if had := [f"{place} ({', '.join(where)})" for place, where in ever.items() if where]:
+        yield f"uncorrectable errors before the driver was loaded: {'; '.join(had)}"
 
 
 def _tells(gpu: GpuState, fields: Iterable[str]) -> bool:

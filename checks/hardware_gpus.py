@@ -1,4 +1,7 @@
-"""The GPUs are what their model, their siblings and the platform say: as many, alike, with all their NVLinks."""
+"""The GPUs are what their model, their siblings and the platform say: as many, alike, with all their NVLinks.
+
+Where none is up, the driver may have been told so (NVreg_NvLinkDisable): a GPU alone needs that, several lose by it.
+"""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ from netdoctor.api import (
     missing,
     neighbours,
     ok,
+    path_mtu,
     skip,
     transport,
     unknown,
@@ -45,11 +46,6 @@ HOSTS = "hosts"
 GONE = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")
 REFUSED = {"EPERM": "a firewall of this node", "EACCES": "a firewall", "ECONNREFUSED": "the host"}
 ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
-MEND_MTU = Fix(
-    "let routers and firewalls pass ICMP 'fragmentation needed' (type 3, code 4) and ICMPv6 'packet too big' (type 2), and "
-    "give both ends and the switches between them one MTU",
-    ("ip link show", "tracepath HOST", "sysctl -w net.ipv4.tcp_mtu_probing=1   # until it is mended"),
-)
 DNS = "getent hosts NAME here and on another node; the search domain in /etc/resolv.conf, /etc/hosts, the DNS of the cluster"
 
 
@@ -98,7 +94,8 @@ def reach(
         return
     found = [one for peer in reach.hosts or () if (one := _named(peer)) is not None]
     found += [one for peer in everybody if (one := _family(peer, family)) is not None]
-    found += [one for name, path in (reach.paths or {}).items() if (one := _path(name, path)) is not None]
+    judged = {name: one for name, path in (reach.paths or {}).items() if (one := _path(name, path, data.sockets)) is not None}
+    found += path_mtu.odd_ones(judged, reach.paths or {}, vantage)
     text = "was not tried: its addresses are link-local, or their routes lead to no interface that is known"
     found += [unknown(f"{name} {text}", subject=name, how=ALL) for name in reach.untried]
     yield from found
@@ -146,7 +143,8 @@ def _family(peer: Peer, family: str | None | Unavailable) -> Finding | None:
     )
 
 
-def _path(name: str, path: Path) -> Finding | None:
+def _path(name: str, path: Path, data: bool | None) -> Finding | None:
+    """`data`: what the job sends goes by sockets."""
     where = f"{name} ({path.address}, by {path.interface})"
     if path.full or (path.small and path.told):  # a router that says what it passes: TCP follows (RFC 1191)
         return None
@@ -155,18 +153,7 @@ def _path(name: str, path: Path) -> Finding | None:
         what = f"one of {path.size} bytes: {why}" if path.small else why
         return unknown(f"{where} does not answer an echo: {what}", subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
     if path.small:
-        largest = 1500 if path.middle and path.size > 1500 else None
-        passed = f"packets of {largest} bytes arrive" if largest else "small packets arrive"
-        return fail(
-            f"{passed} at {where}, those of {path.size} vanish, and no router says so",
-            subject=name,
-            cause="mtu",
-            loss=cost.SOMETIMES,
-            expected=f"an answer to an echo of {path.size} bytes",
-            why="connections are made, and what is larger hangs (RFC 2923), unless the other end itself has a smaller MTU",
-            fix=MEND_MTU,
-            size=path.size,
-        )
+        return path_mtu.vanished(name, path, where, data)
     if path.error in GONE:
         return fail(
             f"nobody answers at {where}: {path.error}",

@@ -17,6 +17,7 @@ from netdoctor.api import (
     Baseline,
     Cap,
     Cgroups,
+    Counted,
     Cpu,
     Environ,
     Finding,
@@ -64,6 +65,13 @@ CORES = "a rank's main thread takes a core, and NCCL's proxy another while anyth
 MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
 WORKERS = "workers of a DataLoader are not counted"
+MET = {
+    "pids": ("the kernel refused processes or threads by pids.max (pids.events)", "let the job have more; cat pids.events"),
+    "memory": (
+        "the kernel ended processes for want of memory (oom_kill)",
+        "give the job more, or find which took it: dmesg | grep -i oom; cat memory.events",
+    ),
+}
 AS_MANY = "netdoctor preflight, with the all-reduce; or on the node"
 
 
@@ -175,7 +183,8 @@ def limits(
         ("memory", cgroups.memory, Need(MEMORY_LEAST * certain, MEMORY_MOST * ranks, MEMORY), "{}"),
     ):
         found = _tightest(subject, caps, need, what, here)
-        yield found if ran else _unless_hidden(found, subject, cgroups.hidden)
+        found = found if ran else _unless_hidden(found, subject, cgroups.hidden)
+        yield _as_met(found, subject, {"pids": cgroups.refused, "memory": cgroups.killed}.get(subject))
     yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
 
 
@@ -245,3 +254,20 @@ def _unless_hidden(found: Finding, subject: str, hidden: bool | Unavailable) -> 
         return found
     why = hidden if isinstance(hidden, Unavailable) else "a namespace or a mount hides them"
     return unknown(f"cgroups above this one may limit it, and are not seen: {why}", subject=subject, how=AS_MANY)
+
+
+def _as_met(found: Finding, subject: str, met: Counted | None | Unavailable) -> Finding:
+    """What was met before is evidence that the job takes more than is counted here.  A cgroup that outlives jobs (a session, a
+    container to work in) may have met it in an earlier one."""
+    words, how = MET.get(subject, ("", ""))
+    if isinstance(met, Unavailable) and found.status is Status.PASS:
+        text = f"whether this job met its limit before could not be read: {met}"
+        return unknown(text, subject=subject, how=how, **found.evidence)
+    if isinstance(met, Unavailable) or met is None or not met.times:
+        return found
+    measured = {**found.measured, "met": met.times}
+    if met.of_job and found.status is Status.PASS:
+        text = f"{found.message}; yet since this job began {words}"
+        return replace(unknown(text, subject=subject, how=how, **found.evidence), notes=found.notes, measured=measured)
+    whose = "since this job began" if met.of_job else "since this cgroup was made, by this job or an earlier one,"
+    return replace(found, notes=(*found.notes, f"{whose} {words}"), measured=measured)

@@ -2,6 +2,7 @@
 
 NCCL's own rule says which it takes (netdoctor/nccl/gid.py); the kernel makes the table of the addresses of the port's interface
 (drivers/infiniband/core/roce_gid_mgmt.c).  That a port has no GID of this namespace at all is rdma.dev_infiniband's to say.
+Where a card trusts DSCP and pauses some priorities (PFC), the class that is set for NCCL (NCCL_IB_TC) must be one of these.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from netdoctor.api import (
     parse_hcas,
     rails,
     skip,
+    traffic_class,
     transport,
     unknown,
     usable,
@@ -111,7 +113,10 @@ def gid(
     if intent.others:
         all_found += [_near(one) for one in found_rails if one.near and one.device.name not in {f.subject for f in all_found}]
     all_found += [unknown(f"which GID NCCL takes is not known: {why}", subject=name, how=HOW) for name, why in lost.items()]
-    yield from (between_nodes(one, intent) for one in all_found or [_passed(found_rails, wishes, vantage)])
+    all_found = all_found or [_passed(found_rails, wishes, vantage)]
+    if vantage.job_environment and (sent := traffic_class.judge(found_rails, net, own.get(traffic_class.SETTING))) is not None:
+        all_found.append(sent)
+    yield from (between_nodes(one, intent) for one in all_found)
 
 
 def _no_port(devices: Sequence[RdmaDevice], active: Sequence[object], closed: Sequence[str]) -> Finding:

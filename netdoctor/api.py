@@ -16,7 +16,7 @@ from netdoctor.cluster.observations import Fault as MeetingFault
 from netdoctor.expectation import comparisons as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator, others
-from netdoctor.facts.cgroups import Cap, Cgroups
+from netdoctor.facts.cgroups import Cap, Cgroups, Counted
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.dcgm import Dcgm, Diagnosed, Incident, Outcome
@@ -83,9 +83,11 @@ from netdoctor.nccl import (
     locked_memory,
     neighbours,
     net_plugin,
+    path_mtu,
     rails,
     rdma_handles,
     tcp_window,
+    traffic_class,
     transport,
 )
 from netdoctor.nccl import gid as gids
@@ -229,6 +231,7 @@ __all__ = [
     "Cluster",
     "CommonRun",
     "Control",
+    "Counted",
     "Cpu",
     "Culprit",
     "Cure",
@@ -376,6 +379,7 @@ __all__ = [
     "parse_hcas",
     "parse_version",
     "path_limit",
+    "path_mtu",
     "rails",
     "rdma_handles",
     "seen_loaded",
@@ -384,6 +388,7 @@ __all__ = [
     "size_text",
     "skip",
     "tcp_window",
+    "traffic_class",
     "transport",
     "unknown",
     "usable",

@@ -58,3 +58,9 @@ def of(link: Link | None | Unavailable, net: Net) -> Bond | None:
     # One that is up and waits could carry the traffic: after a failure the slower stays (primary_reselect=failure).
     best = max((one.speed_mbps for one in up if one.speed_mbps), default=0)
     return Bond(names, (), {name: (speed, best) for name, speed in speeds.items() if speed < best}, 1)
+
+
+def short(net: Net) -> bool:
+    """Whether any bond here carries less than it could."""
+    every = (of(link, net) for link in net.links or () if link.kind == "bond")
+    return any(one is not None and one.carry < one.should for one in every)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from netdoctor.expectation import device, parts, past, platform, siblings
+from netdoctor.expectation import bonds, device, parts, past, platform, siblings
 from netdoctor.expectation import rails as of_rails
 from netdoctor.expectation.findings import About, findings
 from netdoctor.expectation.health import clocks, fabric, held_low
@@ -21,6 +21,7 @@ from netdoctor.model import NODE, Finding, Status, Unavailable, count, missing
 
 __all__ = [
     "About",
+    "bonds",
     "by_site",
     "clocks",
     "fabric",
@@ -43,13 +44,15 @@ def gpus(pci: Pci, nvml: Gpus, firmware: Platform, site: Expected) -> Comparison
     if isinstance(every, Unavailable):
         return every
     shape = platform.shape(firmware, pci, nvml, site)
-    there = Part(NODE, {Quantity.GPUS: sum(d.physical_function is None for d in pci.gpus or ())})
+    up = max((sum(gpu.nvlinks or ()) for gpu in nvml.all or ()), default=0)
+    there = Part(NODE, {Quantity.GPUS: sum(d.physical_function is None for d in pci.gpus or ()), Quantity.NVLINKS: up})
     expected = [*device.nvlinks(pci, nvml), *siblings.of(every), *siblings.of_one_make(every)]
     if isinstance(shape, platform.Shape) and site.gpus is None:  # whoever says how many he has knows better than the table
         expected += platform.gpus(shape)
-    return Comparison(
-        (*every, there), tuple(expected), missing(shape, parts.unlinked(nvml), parts.apart(pci, nvml), parts.half_bridged(nvml))
-    )
+    if site.nvlinks is not None:
+        expected = [one for one in expected if one.certain]  # hardware.site holds it against what the site says
+    doubts = (parts.unlinked(nvml), parts.apart(pci, nvml), parts.half_bridged(nvml), device.nvlinks_unread(pci, nvml))
+    return Comparison((*every, there), tuple(expected), missing(shape, *doubts))
 
 
 def rails(found: of_rails.Rails, pci: Pci, nvml: Gpus, firmware: Platform, site: Expected) -> Comparison:

@@ -12,11 +12,11 @@ from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity,
 from netdoctor.expectation.parts import gpu_devices, gpu_name
 from netdoctor.expectation.rails import best_rate, gigabits
 from netdoctor.facts.gpu import Gpu, Gpus
-from netdoctor.facts.net import LinkModes, Net
+from netdoctor.facts.net import Link, LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Run
-from netdoctor.model import NODE, Kind, Unavailable, missing
+from netdoctor.model import NODE, Fix, Kind, Unavailable, missing
 from netdoctor.nccl.gpudirect import C2C_NAMES
 from netdoctor.nccl.interfaces import leading_out
 
@@ -37,6 +37,19 @@ NVLINKS: Final = (
 _BOARD: Final = 8  # GPUs that only NVSwitches join; boards of four are wired in several ways, and of those siblings tell
 
 
+# kernel-open/nvidia/nv-reg.h: "will not attempt to initialize or train NVLink connections for any GPUs".  One GPU alone needs
+# it: its links have no other end, and their training would fail.
+_OFF: Final = "the driver was told to leave NVLinks off, NVreg_NvLinkDisable=1"
+_TURN_ON: Final = Fix(
+    "let the driver train NVLinks: take NVreg_NvLinkDisable=1 away where its options are kept, and reboot",
+    ("grep NvLinkDisable /proc/driver/nvidia/params", "modprobe -c | grep NVreg_NvLinkDisable", "cat /proc/cmdline"),
+    (
+        "grep -rl NVreg_NvLinkDisable /etc/modprobe.d   # then update-initramfs -u, or dracut -f",
+        "driver.kernelModuleConfig   # of the GPU operator",
+    ),
+)
+
+
 def nvlinks(pci: Pci, nvml: Gpus) -> Iterator[Expectation]:
     """NVLinks by the GPU's model, where the node has the board that connects them: an NVSwitch, or eight GPUs and a link."""
     devices = gpu_devices(pci)
@@ -44,14 +57,35 @@ def nvlinks(pci: Pci, nvml: Gpus) -> Iterator[Expectation]:
         return
     switched = bool(pci.nvswitches)
     some = any(any(gpu.nvlinks or ()) for gpu in nvml.all)
+    off, mend = (f"; {_OFF}", _TURN_ON) if nvml.links_off is True else ("", None)
+    if not switched and off and (bare := _bare(nvml)):
+        # Who gives GPUs to a virtual machine without their NVSwitches means it so.
+        should, why = bare
+        yield Expectation(NODE, Quantity.NVLINKS, should, Source.DEVICE, f"{why}{off}", certain=False, mend=mend)
     if not switched and (len(devices) < _BOARD or not some):
         return
     for gpu in nvml.all:
         known = by_model(gpu)
         if known and isinstance(gpu.pci, str):
             down = ", ".join(str(number) for number, up in enumerate(gpu.nvlinks or ()) if not up)
-            because = f"{gpu.name}: {known[1]}" + (f"; down: {down}" if down and any(gpu.nvlinks or ()) else "")
-            yield Expectation(gpu_name(gpu.pci), Quantity.NVLINKS, known[0], Source.DEVICE, because)
+            because = f"{gpu.name}: {known[1]}{off}" + (f"; down: {down}" if down and any(gpu.nvlinks or ()) else "")
+            yield Expectation(gpu_name(gpu.pci), Quantity.NVLINKS, known[0], Source.DEVICE, because, mend=mend)
+
+
+def _bare(nvml: Gpus) -> tuple[int, str] | None:
+    """What the model of several GPUs here has of NVLinks, of which none is up; in MIG mode they rest."""
+    linked = [(gpu, known) for gpu in nvml.all or () if gpu.mig is not True and (known := by_model(gpu))]
+    if len(linked) < 2 or any(any(gpu.nvlinks or ()) for gpu, _ in linked):
+        return None
+    gpu, (number, why) = linked[0]
+    return number, f"{gpu.name}: {why}"
+
+
+def nvlinks_unread(pci: Pci, nvml: Gpus) -> Unavailable | None:
+    """No NVLink of several GPUs is up, no NVSwitch is seen, and whether the driver was told so could not be read."""
+    if pci.nvswitches or _bare(nvml) is None or not isinstance(nvml.links_off, Unavailable):
+        return None
+    return Unavailable(Kind.NOT_READ, f"whether the driver was told to leave NVLinks off: {nvml.links_off}")
 
 
 def by_model(gpu: Gpu) -> tuple[int, str] | None:
@@ -133,8 +167,13 @@ def wires(pci: Pci, ends: Iterable[tuple[str, PciDevice]]) -> tuple[Wire, ...]:
     return tuple(Wire(port, lower, tuple(below)) for port, lower, below in found.values())
 
 
-def links(pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable) -> Comparison:
-    """The PCIe links above GPUs and RDMA devices and, where sockets carry the data, Ethernet: what both their ends can do."""
+def links(
+    pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable, sockets: tuple[Link, ...] | None | Unavailable = None
+) -> Comparison:
+    """The PCIe links above GPUs and RDMA devices and, where sockets carry the data, Ethernet: what both their ends can do.
+
+    `sockets` are the interfaces that carry it beside RDMA devices that do not; without such devices it is all that lead out.
+    """
     gpus = gpu_devices(pci) or ()
     known = {gpu.pci: gpu for gpu in nvml.all or () if isinstance(gpu.pci, str)}
     worked = {rank.gpu: rank.link_speed for rank in (run.ranks if run else ()) if rank.link_speed}
@@ -176,18 +215,20 @@ def links(pci: Pci, nvml: Gpus, rdma: Rdma, net: Net, run: Run | Unavailable) ->
         lanes, rate = _enough(wire, has, rdma)
         expected.append(Expectation(name, Quantity.WIDTH, width, Source.DEVICE, because, lanes))
         expected.append(Expectation(name, Quantity.SPEED, speed, Source.DEVICE, because, rate))
-    if rdma.devices == ():
-        own = [link for link in net.links or () if link.kind is None and link.up and link.running and link.modes]
-        sockets = [Part(link.name, {Quantity.INTERFACE_SPEED: gigabits(link)}) for link in own]
-        parts += sockets
-        across |= {part.name for part in sockets}
-        offered = interfaces(sockets, {link.name: link.modes for link in own if link.modes})
+    if rdma.devices == () or sockets:
+        every = net.links if rdma.devices == () else [cable for link in sockets or () for cable in net.cables(link)]
+        own = [link for link in every or () if link.kind is None and link.up and link.running and link.modes]
+        by_sockets = [Part(link.name, {Quantity.INTERFACE_SPEED: gigabits(link)}) for link in own]
+        parts += by_sockets
+        across |= {part.name for part in by_sockets}
+        offered = interfaces(by_sockets, {link.name: link.modes for link in own if link.modes})
         expected += [one for one in offered if one.certain]  # whose switches are slower is nobody's fault
-        whole = {name: bond for name in leading_out(net) if (bond := bonds.of(net.link(name), net))}
+        out = leading_out(net) if rdma.devices == () else [link.name for link in sockets or ()]
+        whole = {name: bond for name in out if (bond := bonds.of(net.link(name), net))}
         parts += [Part(name, {Quantity.BOND: bond.carry}) for name, bond in whole.items()]
         expected += [bond.expectation(name) for name, bond in whole.items()]
         across |= whole.keys()
-    unread = missing(gpu_devices(pci), rdma.devices, net.links if rdma.devices == () else None)
+    unread = missing(gpu_devices(pci), rdma.devices, net.links if rdma.devices == () else sockets)
     return Comparison(tuple(parts), tuple(expected), unread, frozenset(across))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.causes.cost import infiniband_packets, less, roce_frames
-from netdoctor.expectation.model import Comparison, Quantity, Shortfall, Source, judged
+from netdoctor.expectation.model import Comparison, Expectation, Quantity, Shortfall, Source, judged
 from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
 from netdoctor.nccl.rdma_access import PORT_UP
 
@@ -25,6 +25,7 @@ CAUSES: Final = {
     Quantity.BAR1: "gpu_error",
 }
 _STATE: Final = "state expected.{} in the configuration (netdoctor expect writes it)"
+_KEYS: Final = {Quantity.RAILS: "hcas", Quantity.NVLINKS: "nvlinks"}
 _PARTS_OF_MANY: Final = frozenset({Quantity.THERE, Quantity.PORTS, Quantity.NEAREST, Quantity.GPUS_NEAR})
 _UNITS: Final = {
     Quantity.WIDTH: "PCIe lanes",
@@ -87,7 +88,7 @@ def _perhaps(one: Shortfall, about: About) -> Finding:
     """All have less than they could have: the site chose it, or it is a fault that all share."""
     fail = _fail(about.what, _cause(one), [one], about)
     should, why = one.expectation.text, "the choice of this site, or a fault"
-    if number := one.expectation.quantity is Quantity.RAILS:
+    if one.expectation.quantity is Quantity.RAILS:
         text = f"{one.text}, there can be {should}: {why}"
     else:
         text = f"{one.text} of all {about.what}, which can do {should}: {why} that all share"
@@ -98,7 +99,7 @@ def _perhaps(one: Shortfall, about: About) -> Finding:
         text,
         subject,
         evidence=fail.evidence,
-        how=_STATE.format("hcas" if number else "hca_rate_gbps"),
+        how=_STATE.format(_KEYS.get(one.expectation.quantity, "hca_rate_gbps")),
         perhaps=fail,
     )
 
@@ -119,7 +120,7 @@ def _fail(subject: str, cause: str, short: Sequence[Shortfall], about: About) ->
         cause=cause,
         expected="; ".join(dict.fromkeys(one.expectation.cited for one in short)),
         evidence={"sources": list(sources)},
-        fix=_fix(subject, short[0].expectation.quantity, about.place),
+        fix=_fix(subject, short[0].expectation, about.place),
         loss=loss,
     )
 
@@ -144,8 +145,10 @@ def loss_of(one: Shortfall, about: About) -> Loss:
     return less(one.has, should, _UNITS[quantity], needed=about.needed)
 
 
-def _fix(subject: str, quantity: Quantity, place: str) -> Fix:
-    summary, *commands = _FIXES.get(quantity, _COMPARE)
+def _fix(subject: str, expected: Expectation, place: str) -> Fix:
+    if expected.mend is not None:
+        return replace(expected.mend, summary=f"{place}{expected.mend.summary}")
+    summary, *commands = _FIXES.get(expected.quantity, _COMPARE)
     name = subject.removeprefix("GPU ").removesuffix(" under load")
     at = name if _ADDRESS.match(name) else f"$(basename $(readlink -f /sys/class/infiniband/{name}/device))"
     return Fix(f"{place}{summary}", tuple(one.format(name, at=at) for one in commands))

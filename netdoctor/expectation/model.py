@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from netdoctor.model import Unavailable, Word
+from netdoctor.model import Fix, Unavailable, Word
 
 Value = float | int | str
 
@@ -95,6 +95,7 @@ class Expectation:
     enough: float | None = None  # what the job needs of it: who has that loses nothing
     cites: str = ""  # where that can be read
     certain: bool = True  # False: what could be; that it is less may be the site's choice, and nothing here tells
+    mend: Fix | None = None  # where the reason is known; else what mends such a thing
 
     @property
     def text(self) -> str:

@@ -23,6 +23,14 @@ class Cap:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """How often a cgroup met a limit since it was made."""
+
+    times: int
+    of_job: bool  # it was made for this job; else an earlier one may have met it
+
+
+@dataclass(frozen=True)
 class Cgroups(Fact):
     """Limits that are set, by what they limit; () where every level that exists was read and none sets any."""
 
@@ -31,6 +39,8 @@ class Cgroups(Fact):
     memory: tuple[Cap | Unavailable, ...] | Unavailable
     hidden: bool | Unavailable  # there are cgroups above that a namespace or a mount does not show
     rdma: tuple[Cap | Unavailable, ...] | Unavailable = ()  # of each level the device of which it gives the fewest handles
+    killed: Counted | None | Unavailable = None  # processes that were ended for want of memory; None: not counted
+    refused: Counted | None | Unavailable = None  # processes and threads that were not made, by pids.max
 
 
 # Controller -> files of v2, of v1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/*.rst; sched/sched-bwc.rst).  Beyond
@@ -43,6 +53,14 @@ _FILES: Final = {
     "memory": (("memory.max", "memory.high"), ("memory.limit_in_bytes",)),
     "rdma": (("rdma.max",), ("rdma.max",)),
 }
+# What the kernel counts of each, of v2 and of v1, since Linux 4.13 (cgroup-v2.rst, memory.events: "killed by any kind of OOM
+# killer"; pids.events; mm/memcontrol-v1.c, mem_cgroup_oom_control_read).
+_COUNTS: Final = {
+    "memory": (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")),
+    "pids": (("pids.events", "max"), ("pids.events", "max")),
+}
+# That Slurm makes for a job (slurm.schedmd.com, "Cgroup v2 plugin"): /system.slice/slurmstepd.scope/job_X/step_Y/user/task_Z.
+_OF_JOB: Final = re.compile(r".*slurm.*/job_\d+", re.ASCII)
 # What nobody gives back while its process lives, of v2 and of v1 (Documentation/admin-guide/cgroup-v2.rst, memory.stat;
 # cgroup-v1/memory.rst).
 _OF_THE_KERNEL: Final = "kernel_stack|pagetables|sec_pagetables|percpu|sock|vmalloc|slab_unreclaimable"
@@ -67,6 +85,8 @@ def probe(host: Host) -> Cgroups:
         hidden=any(hidden) if unseen is None else unseen,
         # Older kernels have no such controller, and nobody mounts it.
         rdma=found["rdma"] if looks["rdma"].mount or looks["rdma"].cut else (),
+        killed=looks["memory"].counted(),
+        refused=looks["pids"].counted(),
     )
 
 
@@ -122,6 +142,24 @@ class _Look:
         for name in _FILES[self.controller][0 if self.v2 else 1]:
             if name in there and (got := _value(self.host, self.controller, level, name)) is not None:
                 yield got
+
+    def counted(self) -> Counted | None | Unavailable:
+        """The most of its own cgroup and of those above it up to the job's: by v2 what is above counts for what is below."""
+        levels = self.levels
+        if isinstance(levels, Unavailable):
+            return levels
+        of_job = [n for n, level in enumerate(levels) if _OF_JOB.fullmatch(level)]
+        file, key = _COUNTS[self.controller][0 if self.v2 else 1]
+        told = list[int]()
+        for level in levels[: of_job[-1] + 1 if of_job else 1]:
+            there = names(self.host, level)
+            if isinstance(there, Unavailable):
+                return there
+            text = read(self.host, f"{level}/{file}") if file in there else ""
+            if isinstance(text, Unavailable):
+                return text if of_job else None  # of another than the job's no claim is made
+            told += [int(one) for one in re.findall(rf"^{key} (\d{{1,18}})$", text, re.ASCII | re.MULTILINE)]
+        return Counted(max(told), bool(of_job)) if told else None
 
 
 def _mounted(mounts: str, controller: str | None) -> list[tuple[str, str]]:

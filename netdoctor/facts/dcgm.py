@@ -12,11 +12,14 @@ from netdoctor.facts.base import Fact
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.vantage import Vantage
-from netdoctor.host.base import Host, mapping, question, value
+from netdoctor.host.base import Host, mapping, names, question, value
 from netdoctor.model import Kind, Unavailable, Word, missing
 
 # Packages, and the archives of older versions; root's folders alone, for what is here runs.
 PROGRAMS: Final = ("/usr/bin/dcgmi", "/usr/local/dcgm/bin/dcgmi")
+SERVICES: Final = ("nvidia-dcgm.service", "dcgm.service")
+WANTS: Final = "multi-user.target.wants"
+UNITS: Final = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
 # DCGM_FR_IMEX_UNHEALTHY (dcgmlib/dcgm_errors.h) is told of healthy nodes: where IMEX is not meant to run, and where its daemons
 # run in pods (NVIDIA/DCGM#308, NVIDIA/NVSentinel#1471).  gpu.fabric asks IMEX itself.
 _IMEX: Final = re.compile(
@@ -84,6 +87,7 @@ class Dcgm(Fact):
     watching: bool | Unavailable
     incidents: tuple[Incident, ...] | Unavailable  # but those of IMEX
     diagnosed: Diagnosed | None | Unavailable = None  # None: nobody asked for it
+    meant: bool | Unavailable = True  # False: no daemon runs, and systemd is not to start one
 
 
 def probe(host: Host, gpus: Gpus, vantage: Vantage, environ: Environ) -> Dcgm | Unavailable:
@@ -101,9 +105,32 @@ def probe(host: Host, gpus: Gpus, vantage: Vantage, environ: Environ) -> Dcgm | 
     got = mapping(host, question("dcgm", program=program))
     if isinstance(got, Unavailable):
         return Dcgm(True, got, got, _asked(host, lambda _: got))
+    if got.get("running") is False:
+        none = Unavailable(Kind.FAILED, "its daemon (nv-hostengine) does not run")
+        return Dcgm(True, none, none, _asked(host, lambda _: none), meant=_meant(host))
     watching = value(got.get("watching"), bool, "whether DCGM watches")
     diagnosed = _asked(host, lambda level: _diagnose(host, program, level, not_idle(gpus, vantage, environ)))
     return Dcgm(True, watching, _incidents(got) if watching else (), diagnosed)
+
+
+def _meant(host: Host) -> bool | Unavailable:
+    """Whether systemd starts a daemon of DCGM's, or what asks one (dcgm-exporter); its package enables none."""
+    units, wanted = set[str](), set[str]()
+    for folder in UNITS:
+        found = names(host, folder)
+        if isinstance(found, Unavailable):
+            if found.kind is not Kind.ABSENT or folder == UNITS[0]:
+                return found
+            continue
+        units.update(found)
+        if WANTS in found:
+            some = names(host, f"{folder}/{WANTS}")
+            if isinstance(some, Unavailable):
+                return some
+            wanted.update(some)
+    if any("dcgm" in name for name in wanted):
+        return True
+    return False if units.intersection(SERVICES) else Unavailable(Kind.NOT_READ, "systemd has no unit of it here")
 
 
 def _asked(host: Host, run: Callable[[int], tuple[DiagResult, ...] | Unavailable]) -> Diagnosed | None | Unavailable:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.pci import numa_node
-from netdoctor.host.base import Host, mapping, value
+from netdoctor.host.base import Host, mapping, read, value
 from netdoctor.model import Kind, Unavailable
 
 T = TypeVar("T")
+PARAMETERS: Final = "/proc/driver/nvidia/params"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Gpus(Fact):
     cuda_driver: int | Unavailable  # 13000, from libcuda or NVML
     all: tuple[Gpu, ...] | Unavailable  # () only where NVML answered 0
     visible: tuple[VisibleGpu, ...] | Unavailable  # () only where libcuda answered 0 or CUDA_ERROR_NO_DEVICE
+    # The driver was told to train no NVLink (NVreg_NvLinkDisable, kernel-open/nvidia/nv-reg.h); asked where no GPU has one up.
+    links_off: bool | Unavailable = Unavailable(Kind.NOT_READ, "the driver's parameters were not read")
     refused: int | None = None  # what libcuda answered to who asked for the devices, where that is an error (cuda.h, CUresult)
 
     @classmethod
@@ -93,6 +96,7 @@ def probe(host: Host) -> Gpus:
         cuda_driver=_field(nvml, "cuda", int) if isinstance(version, Unavailable) else version,
         all=everything,
         visible=_visible(cuda, everything or ()),
+        links_off=_links_off(host, everything or ()),
         refused=refusal(cuda),
     )
 
@@ -112,6 +116,17 @@ def _all(host: Host, nvml: dict[str, Any] | Unavailable) -> tuple[Gpu, ...] | Un
     if isinstance(devices, Unavailable):
         return devices
     return tuple(_gpu(host, one if isinstance(one, dict) else {}, n) for n, one in enumerate(devices))
+
+
+def _links_off(host: Host, every: tuple[Gpu, ...]) -> bool | Unavailable:
+    """Of what nvidia.ko was loaded with: "NvLinkDisable: 1" (nv-procfs.c); a driver that has no such line cannot."""
+    if any(isinstance(gpu.nvlinks, Unavailable) or any(gpu.nvlinks) for gpu in every) or not every:
+        return Unavailable(Kind.NOT_READ, "the driver's parameters were not read")
+    text = read(host, PARAMETERS)
+    if isinstance(text, Unavailable):
+        return text
+    found = re.search(r"^NvLinkDisable: (\d+)$", text, re.MULTILINE | re.ASCII)
+    return found is not None and int(found[1]) != 0 if text else Unavailable(Kind.EMPTY, PARAMETERS)
 
 
 def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:

@@ -8,10 +8,11 @@ from ipaddress import ip_interface
 from typing import Any, Final
 
 from netdoctor.environment import Role, named
+from netdoctor.facts import dcb
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.job import section
 from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, route
-from netdoctor.host.base import Host, link, mapping, names, read, read_int, value
+from netdoctor.host.base import Host, link, mapping, names, read, read_int
 from netdoctor.model import Kind, Unavailable, unavailable_in
 
 __all__ = ["Address", "Link", "LocalPorts", "Net", "Peer", "Route", "probe", "probe_ports"]
@@ -61,6 +62,7 @@ class Link:
     modes: LinkModes | None | Unavailable = None  # None: no Ethernet of its own, or its driver does not say
     # Priorities whose frames it pauses (PFC, IEEE 802.1Qbb), a bit each; None: its driver does not say.
     pfc: int | None | Unavailable = None
+    dscp: tuple[tuple[int, int], ...] | None | Unavailable = None  # each DSCP that is given a priority, with that
     bond_mode: int | None = None  # of a bond, where the kernel says: BOND_MODE_… of linux/if_bonding.h
     backup: bool = False  # a port of a bond that carries nothing: it waits, or is in no active aggregator
     lower: int | None = None  # index of the interface on which a VLAN, a macvlan or their like lies, in this namespace
@@ -240,7 +242,8 @@ def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
         driver=ELSEWHERE,
         numa_node=ELSEWHERE,
         modes=_modes(row.get("modes")),
-        pfc=_pfc(row.get("pfc")),
+        pfc=dcb.paused(row.get("pfc")),
+        dscp=dcb.priorities(row.get("dscp")),
         bond_mode=mode if type(mode := row.get("bond_mode")) is int else None,
         backup=row.get("bond_state") == 1,
         lower=lower if type(lower := row.get("lower")) is int else None,
@@ -254,13 +257,6 @@ _SPEEDS: Final = (
     *((50000, 34, 35), (50000, 40, 40), (50000, 52, 56), (56000, 27, 30), (100000, 36, 39), (100000, 57, 61)),
     *((100000, 75, 79), (200000, 62, 66), (200000, 80, 84), (400000, 69, 73), (400000, 85, 89), (800000, 93, 98)),
 )
-
-
-def _pfc(told: Any) -> int | None | Unavailable:
-    found = None if told is None else value(told, int, "ask:netlink: pfc")
-    if isinstance(found, int) and not 0 <= found < 1 << 8:
-        return Unavailable(Kind.MALFORMED, f"ask:netlink: pfc: {found}")
-    return found
 
 
 def _modes(told: Any) -> LinkModes | None | Unavailable:

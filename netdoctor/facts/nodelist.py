@@ -14,9 +14,10 @@ WORKERS: Final = named(Role.NODELIST, "volcano")
 # A line for each rank (pbs_resources(7)), or for each slot (LSF, Environment variables set for job execution).
 FILES: Final = ("LSB_DJOB_HOSTFILE", "PBS_NODEFILE")
 _PAIRS, _SLOTS = "LSB_MCPU_HOSTS", "LSB_HOSTS"  # "a 8 b 8" and "a a b b"; of a long list LSF leaves the second away
+LISTS: Final = (_PAIRS, _SLOTS)
 MOST: Final = 1 << 16
 _ONE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_NAME: Final = r"((?:[A-Za-z0-9._-]|\[[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*\])+)(?:,|$)"
+_NAME: Final = r"((?![._-])(?:[A-Za-z0-9._-]|\[[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*\])+)(?:,|$)"
 _HOST: Final = re.compile(_NAME)
 _WHOLE: Final = re.compile(f"(?:{_NAME})+")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -52,6 +53,7 @@ class RdmaDevice:
     provider: Provider | Unavailable
     # Of the card: what several functions of one share (sys_image_guid); "": it has none.
     image: str | Unavailable = ""
+    traffic_class: int | None | Unavailable = None  # what its driver puts in the place of a queue pair's; None: that stays
     board: str | Unavailable = ""  # whose firmware it takes (board_id, the PSID); "": it does not say
 
 
@@ -233,6 +235,7 @@ def _device(
         provider=provider,
         image=_image(host, f"{where}/sys_image_guid"),
         board=_said(host, f"{where}/board_id"),
+        traffic_class=_traffic_class(host, f"{where}/tc/1/traffic_class"),
     )
 
 
@@ -240,6 +243,15 @@ def _image(host: Host, path: str) -> str | Unavailable:
     """All zeros is a driver that has none (drivers/infiniband/core/sysfs.c writes what it says)."""
     found = _said(host, path)
     return found if isinstance(found, Unavailable) or found.strip("0:") else ""
+
+
+def _traffic_class(host: Host, path: str) -> int | None | Unavailable:
+    """As DOCA's driver writes it: nothing where it has none; rules by address may follow."""
+    text = _said(host, path)
+    if isinstance(text, Unavailable) or not text:
+        return text if isinstance(text, Unavailable) else None
+    found = re.fullmatch(r"Global tclass=(\d{1,3})", text, re.ASCII)
+    return int(found[1]) if found else Unavailable(Kind.UNSUPPORTED, f"{path}: {text[:40]!r}")
 
 
 def _said(host: Host, path: str) -> str | Unavailable:

@@ -31,6 +31,14 @@ class Path:
     full: bool
     told: int | None  # the MTU that a router on the way named
     error: str | None  # the errno that came back
+    # Of a packet of full size in pieces, where whole ones vanish: the largest that came back, which is the MTU of the other end
+    # or the full size; 0: none came, and none of a size that arrives was lost; None: not known.
+    pieces: int | None = None
+
+    @property
+    def vanish(self) -> bool:
+        """Small packets arrive, full ones do not, and nobody says why."""
+        return self.small and not self.full and not self.told and self.error is None
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ def _paths(host: Host, wanted: Mapping[str, tuple[str, str, int]]) -> Mapping[st
         row = rows.get(ip)
         if not isinstance(row, dict) or not all(type(row.get(size)) is bool for size in ("small", "middle", "full")):
             return Unavailable(Kind.MALFORMED, f"ask:reach: {ip}")
-        told, error = row.get("told"), row.get("error")
+        told, error, pieces = row.get("told"), row.get("error"), row.get("pieces")
         found[name] = Path(
             ip,
             interface,
@@ -122,5 +130,6 @@ def _paths(host: Host, wanted: Mapping[str, tuple[str, str, int]]) -> Mapping[st
             row["full"],
             told if type(told) is int else None,
             str(error) if error else None,
+            pieces if type(pieces) is int and pieces >= 0 else None,
         )
     return found

@@ -16,14 +16,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from netdoctor.environment import Role, named
-from netdoctor.facts import nodelist, sysctl_files
+from netdoctor.facts import sysctl_files
+from netdoctor.facts.gpu import PARAMETERS
 from netdoctor.facts.gpu_users import described
 from netdoctor.model import Unavailable
+from netdoctor.snapshot import host_lists
 from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 
 _MAC: Final = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{2}:){5}(?:(?:[0-9a-f]{2}:){14})?[0-9a-f]{2}(?![0-9a-f:])")
@@ -38,9 +38,9 @@ _EVERYBODYS: Final = frozenset({"/", "/usr", "/usr/local", "/opt/conda"})
 _OF_THE_SYSTEM: Final = tuple(f"dir:{folder}" for folder in ("/dev", "/etc", "/proc", "/run", "/sys", "/usr/l", "/var"))
 _MOUNTS: Final = frozenset({"/", "/dev", "/dev/shm", "/proc", "/sys"})
 _PACKAGE: Final = re.compile(r"(?i)(?:torch|nvidia|libnccl)[\w.+-]*")
-_HOST: Final = re.compile(r"(?<![\w./-])[A-Za-z][\w-]*(?:\.[\w-]+)*(?![\w/])")  # a name, no number of slots and no path
 _PYTHON: Final = re.compile(r"python[\d.]*")
 _FILE_OF_CGROUP: Final = re.compile(r"(?:pids|cpu|cpuset|memory)\.[\w.]+|cgroup\.events|release_agent")
+_LINES: Final = {"file:/etc/passwd": "root:", f"file:{PARAMETERS}": "NvLinkDisable:"}
 _RUNTIME: Final = re.compile(r"kubepods|docker|libpod|lxc|user\.slice|system\.slice|slurm")
 
 
@@ -54,7 +54,10 @@ def pseudonymise(snapshot: Snapshot, key: bytes, folders: Iterable[str] = ()) ->
 
     groups = _words_of_cgroups(snapshot.answers.get("file:/proc/self/cgroup"), tag)
     cut = replace(snapshot, answers={_place(q, groups): _cut(q, a, tag, groups) for q, a in snapshot.answers.items()}, taken="")
-    words = _words(snapshot, tag) | {path: f"/srv/{tag(path, 8)}" for path in folders if len(path) > 1 and path != "/root"}
+    hosts = dict.fromkeys(host_lists.words(snapshot.answers))
+    words = {word: _node_word(word, tag) for word in hosts} | _words(snapshot, tag)
+    words |= {job: job.replace(server, f"node-{tag(server, 8)}") for job, server in host_lists.jobs(snapshot.answers).items()}
+    words |= {path: f"/srv/{tag(path, 8)}" for path in folders if len(path) > 1 and path != "/root"}
     words = _words_of_nodes(snapshot, tag) | words
     data = json.loads(dumps(cut))
     digits = {m.group() for m in _UUID.finditer(json.dumps(data))}
@@ -95,7 +98,9 @@ def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:
     quoted = "|".join(re.escape(quote(word, safe="")) for word in ordered if quote(word, safe="") != word)
     if not plain:
         return None
-    return re.compile(rf"(?<![\w.-])(?:{plain})(?![\w-])" + (rf"|(?:{quoted})(?![\w-])" if quoted else ""))
+    return re.compile(
+        rf"(?:(?<![\w.-])|(?<=%[0-9A-F][0-9A-F]))(?:{plain})(?![\w-])" + (rf"|(?:{quoted})(?![\w-])" if quoted else "")
+    )
 
 
 def _word(found: re.Match[str], words: Mapping[str, str]) -> str:
@@ -126,8 +131,7 @@ def _words(snapshot: Snapshot, tag: Tag) -> dict[str, str]:
     if isinstance(machine, str) and machine.strip():
         out[machine.strip()] = f"netdoctor-{tag(machine.strip(), 32)}"
     variables = answers.get("env:")
-    env = {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
-    out = _words_of_hosts(answers, env, tag) | _words_of_variables(env, tag) | out
+    out = _words_of_variables(variables if isinstance(variables, dict) else {}, tag) | out
     for question, answer in answers.items():
         for pid, process in _processes(question, answer).items():
             out[described(pid, process)] = described(pid, _nameless(process, tag))
@@ -150,23 +154,6 @@ def _words_of_variables(variables: Mapping[str, Any], tag: Tag) -> dict[str, str
     return out
 
 
-def _words_of_hosts(answers: Mapping[str, Any], variables: Mapping[str, str], tag: Tag) -> dict[str, str]:
-    """Of node 0, of the lists of a launcher or a batch system, and of the site's peers; a list of Slurm's is written out."""
-    lists = {
-        text: tuple(islice(nodelist.hosts(text), nodelist.MOST)) for name in nodelist.SLURM if (text := variables.get(name))
-    }
-    texts = [variables.get(name, "") for name in (*named(Role.MASTER), *named(Role.NODELIST)) if name not in nodelist.SLURM]
-    texts += [text for name in nodelist.FILES if isinstance(text := answers.get(f"file:{variables.get(name)}"), str)]
-    config = answers.get("config:")
-    expected = config.get("expected") if isinstance(config, dict) else None
-    peers = (expected.get("peers") or ()) if isinstance(expected, dict) else ()
-    words = {word for text in texts for word in _HOST.findall(text)} | {str(one) for one in peers}
-    hosts = words.union(*lists.values()) - {"localhost", "127.0.0.1", "::1"}
-    return {name: _node_word(name, tag) for name in hosts} | {
-        text: ",".join(_node_word(name, tag) for name in names) for text, names in lists.items()
-    }
-
-
 def _processes(question: str, answer: Any) -> dict[int, dict[str, Any]]:
     """The processes that psutil named."""
     processes = answer.get("processes") if question.startswith("ask:psutil?") and isinstance(answer, dict) else None
@@ -185,9 +172,11 @@ def _nameless(process: dict[str, Any], tag: Tag) -> dict[str, Any]:
 
 
 def _addresses(answers: Mapping[str, Any]) -> set[str]:
-    """Every address in answers about the network and in the environment, but those that mean the same everywhere."""
-    about = ("ask:netlink", "ask:resolve", "ask:nccl", "ask:reach")
+    """Every address in answers about the network, in the environment and in lists of hosts, but those that mean the same
+    everywhere."""
+    about = ("ask:netlink", "ask:resolve", "ask:nccl", "ask:reach", "config:")
     text = json.dumps([a for q, a in answers.items() if q.startswith(about) and not isinstance(a, Unavailable)])
+    text += "\n".join(host_lists.files(answers))
     variables = answers.get("env:")
     text += json.dumps(variables if isinstance(variables, dict) else {})
     found = set()
@@ -263,6 +252,8 @@ def _cut(question: str, answer: Any, tag: Tag, groups: Mapping[str, str]) -> Any
         return [name for name in answer if _PACKAGE.fullmatch(name) or _PYTHON.fullmatch(name)]
     if question.startswith("dir:/sys/fs/cgroup") and isinstance(answer, list):
         return [name for name in answer if _FILE_OF_CGROUP.fullmatch(name)]
+    if question == "env:" and isinstance(answer, dict):
+        return answer | host_lists.written_out(answer)
     if named := _processes(question, answer):
         return {"processes": {str(pid): _nameless(process, tag) for pid, process in named.items()}}
     if not isinstance(answer, str):
@@ -271,8 +262,8 @@ def _cut(question: str, answer: Any, tag: Tag, groups: Mapping[str, str]) -> Any
         return "".join(line for line in answer.splitlines(True) if sysctl_files.wanted(line))
     if question == "file:/proc/self/mountinfo":
         return "".join(map(partial(_mount, groups=groups), answer.splitlines(True)))
-    if question == "file:/etc/passwd":
-        return "".join(line for line in answer.splitlines(True) if line.startswith("root:"))
+    if question in _LINES:
+        return "".join(line for line in answer.splitlines(True) if line.startswith(_LINES[question]))
     if question == "file:/proc/self/cgroup":
         rows = (line.split(":", 2) for line in answer.splitlines())
         return "".join(f"{row[0]}:{row[1]}:{_steps(row[2], groups)}\n" for row in rows if len(row) == 3)

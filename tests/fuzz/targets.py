@@ -9,7 +9,7 @@ import contextlib
 import functools
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from netdoctor.cluster.observations import Cluster, Nodes
 from netdoctor.config import documents
 from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config, load
-from netdoctor.facts import environ, net_errors, past
+from netdoctor.facts import environ, past
 from netdoctor.facts.launcher import detect
 from netdoctor.facts.runs import AllReduce, NcclFacts, TorchFacts
 from netdoctor.fleet.read import read
@@ -39,9 +39,7 @@ from netdoctor.snapshot.import_tree import import_tree
 from netdoctor.snapshot.snapshot import SnapshotError, loads
 from netdoctor.variables.catalogue import accepts
 from netdoctor.variables.issue import Known
-from tests.fakegpu import machine
-from tests.fakegpu.answers import net_errors as counted
-from tests.fuzz import mutate
+from tests.fuzz import machines, mutate
 from tests.fuzz.frames import read_frames, said
 from tests.lab import fixtures
 from tests.support.clusters import fleets
@@ -252,20 +250,12 @@ JOB = {
 
 
 def read_variables(data: bytes) -> None:
-    variables = {str(k): str(v) for k, v in _mapping(data).items()}
+    variables = {str(k): str(v) for k, v in machines.mapping(data).items()}
     detect(variables)
     host = RecordingHost(ReplayHost({"env:": variables, "file:/n": "a\nb\n"}), Redactor(accepts))
     environ.probe(host)
     kept = host.answers.get("env:")
     assert isinstance(kept, (dict, Unavailable))
-
-
-def _mapping(data: bytes) -> Mapping[str, Any]:
-    try:
-        got = json.loads(data.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return {}
-    return got if isinstance(got, dict) else {}
 
 
 # What processes and nodes say
@@ -303,7 +293,7 @@ def of_nodes() -> list[bytes]:
 
 
 def read_nodes(data: bytes) -> None:
-    message = _mapping(data)
+    message = machines.mapping(data)
     for subject in SUBJECTS:
         _, parts = messages.take(Cluster(Nodes(3, 0, "127.0.0.1", 1)), subject, message)
         for one in parts.values():
@@ -318,20 +308,6 @@ LOOK = {
     "schema": past.SCHEMA,
     "looks": [{"who": "a", "day": "2026-11-22", "shape": "x", "size": 4, "busbw": 1.5, "cpu": False, "hardware": {"gpus": 8}}],
 }
-
-
-def of_counters() -> list[bytes]:
-    return [json.dumps(counted(machine.read("two-a100"))).encode()]
-
-
-def read_counters(data: bytes) -> None:
-    """Of links: no fail by what is no count, and no time that allows everything."""
-    found = net_errors.probe(ReplayHost({net_errors.QUESTION: _mapping(data)}))
-    if isinstance(found, Unavailable):
-        return
-    assert isinstance(found.seconds, Unavailable) or found.seconds <= 2 * net_errors.LONGEST
-    rows = [*(found.ports or {}).values(), *(found.interfaces or {}).values()]
-    assert all(isinstance(n, Unavailable) or n >= 0 for row in rows for n in (row.rose if row else {}).values())
 
 
 def read_past(data: bytes) -> None:
@@ -377,10 +353,14 @@ TARGETS: dict[str, Target] = {
     "ranks": Target(of_ranks, read_ranks, mutate.of_json),
     "nodes": Target(of_nodes, read_nodes, mutate.of_json),
     "frames": Target(said, read_frames),
-    "counters": Target(of_counters, read_counters, mutate.of_json),
+    "counters": Target(machines.of_counters, machines.read_counters, mutate.of_json),
     "past": Target(lambda: [json.dumps(LOOK).encode()], read_past, mutate.of_json),
     "libraries": Target(libraries, read_library),
     "clean": Target(clean_seeds, cleaned),
+    "diagnostic": Target(lambda: machines.SEEDS["diagnostic"], machines.read_diagnostic, mutate.of_json),
+    "hosts": Target(lambda: machines.SEEDS["hosts"], machines.read_hosts),
+    "dcb": Target(machines.dcb_seeds, machines.read_dcb),
+    "limits": Target(lambda: machines.SEEDS["limits"], machines.read_limits),
 }
 
 

@@ -182,10 +182,10 @@ def test_names_are_resolved_by_the_c_library() -> None:
 
 
 PFC = """
-from netdoctor.host.helpers.netlink import NETLINK_ROUTE, Netlink, answer, pfc
+from netdoctor.host.helpers.netlink import NETLINK_ROUTE, Netlink, answer, dcb
 veth('eth0', '10.0.0.7/24')
 route = Netlink(NETLINK_ROUTE)
-say([pfc(route, "eth0"), pfc(route, "nosuch0"), [one.get("pfc") for one in answer({})["links"]]])
+say([dcb(route, "eth0").get("pfc"), dcb(route, "nosuch0").get("pfc"), [one.get("pfc") for one in answer({})["links"]]])
 """
 
 

@@ -21,7 +21,7 @@ usable used_nccl version_text without_p2p Path Reach
 neighbours
 Tasks shm_connections SHM_REFUSED ShmProof Errors NetErrors SysctlFiles
 GIVE_PYTHON
-devices locked_memory Diagnosed Outcome
+devices locked_memory path_mtu traffic_class Counted Diagnosed Outcome
 """
 
 

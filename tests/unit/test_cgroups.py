@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from netdoctor.facts.cgroups import Cap, Cgroups, probe
+from netdoctor.facts.cgroups import Cap, Cgroups, Counted, probe
+from netdoctor.host.base import Answer
 from netdoctor.model import Kind, Unavailable
 from tests.support.machines.composed_host import ComposedHost
 
@@ -160,3 +163,62 @@ def test_the_nodes_tree_beside_a_containers_own(own: str, mounts: str, top: str)
     found = probe(host)
     assert found.pids == (Cap(f"{top}/pids.max", 9, 1),)
     assert found.hidden is (top == "/sys/fs/cgroup")
+
+
+SLURM = "system.slice/slurmstepd.scope/job_7"
+EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "killed", "refused"),
+    [
+        pytest.param("0::/a\n", {"a/memory.events": EVENTS.format(2)}, Counted(2, of_job=False), None, id="a session's"),
+        pytest.param("0::/a\n", {"a/memory.events": "low 0\n", "a/x": ""}, None, None, id="a kernel that does not count"),
+        pytest.param("0::/a\n", {"a/x": "", "memory.events": EVENTS.format(9)}, None, None, id="another cgroup's, above"),
+        pytest.param("0::/a\n", {"a/pids.events": "max 5\n"}, None, Counted(5, of_job=False), id="tasks refused"),
+        pytest.param(
+            f"0::/{SLURM}/step_0/user/task_1\n",
+            {
+                f"{SLURM}/step_0/user/task_1/memory.events": EVENTS.format(0),
+                f"{SLURM}/step_0/user/x": "",
+                f"{SLURM}/step_0/memory.events": EVENTS.format(1),
+                f"{SLURM}/memory.events": EVENTS.format(4),
+                "system.slice/slurmstepd.scope/memory.events": EVENTS.format(77),
+            },
+            Counted(4, of_job=True),
+            None,
+            id="of all steps of a Slurm job, and no other's",
+        ),
+    ],
+)
+def test_what_a_cgroup_met(own: str, files: dict[str, str], killed: Counted | None, refused: Counted | None) -> None:
+    found = seen(own, V2.format(root="/"), files)
+    assert (found.killed, found.refused) == (killed, refused)
+
+
+def test_what_a_cgroup_of_version_1_met() -> None:
+    files = {"memory/x/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "pids/x/pids.events": "max 0\n"}
+    mounts = "".join(V1.format(root="/", name=name) for name in ("pids", "memory"))
+    found = seen("4:pids:/x\n3:memory:/x\n", mounts, files)
+    assert (found.killed, found.refused) == (Counted(3, of_job=False), Counted(0, of_job=False))
+
+
+def test_what_a_job_met_and_is_not_read_is_not_nothing() -> None:
+    host = ComposedHost()
+    for path, text in {"/proc/self/cgroup": f"0::/{SLURM}\n", "/proc/self/mountinfo": V2.format(root="/")}.items():
+        host.files.write(path, text)
+    host.files.write(f"/sys/fs/cgroup/{SLURM}/memory.events", EVENTS.format(1))
+    answers = {f"file:/sys/fs/cgroup/{SLURM}/memory.events": Unavailable(Kind.DENIED, "x")}
+    found = probe(_Without(host, answers))
+    assert isinstance(found.killed, Unavailable)
+
+
+class _Without:
+    def __init__(self, host: ComposedHost, answers: dict[str, Unavailable]) -> None:
+        self.host, self.answers = host, answers
+
+    def ask(self, question: str) -> Answer:
+        return self.answers[question] if question in self.answers else self.host.ask(question)
+
+    def prefetch(self, questions: Iterable[str]) -> None:
+        self.host.prefetch(questions)

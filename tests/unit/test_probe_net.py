@@ -1,11 +1,12 @@
 """Interfaces, routes, peers and ports out of recorded answers."""
 
 import errno
+import struct
 from typing import Any
 
 import pytest
 
-from netdoctor.facts import registry
+from netdoctor.facts import dcb, registry
 from netdoctor.facts.intent import Told
 from netdoctor.facts.job import probe_expected
 from netdoctor.facts.net import Net, probe, probe_ports
@@ -275,6 +276,20 @@ def test_what_an_interface_pauses(told: dict[str, Any], paused: object) -> None:
     assert link and (link.pfc.kind if isinstance(link.pfc, Unavailable) else link.pfc) == paused
 
 
+@pytest.mark.parametrize(
+    ("told", "priorities"),
+    [
+        ({}, None),
+        ({"dscp": {}}, None),
+        ({"dscp": {"26": 3, "0": 0}}, ((0, 0), (26, 3))),
+        *(({"dscp": odd}, Kind.MALFORMED) for odd in ({"64": 3}, {"26": 8}, {"x": 3}, {"26": True}, {"-1": 0}, [26], "26")),
+    ],
+)
+def test_the_priority_of_a_dscp(told: dict[str, Any], priorities: object) -> None:
+    found = dcb.priorities(told.get("dscp"))
+    assert (found.kind if isinstance(found, Unavailable) else found) == priorities
+
+
 class FakeDriver:
     """What no card here does: it answers DCB_CMD_IEEE_GET (net/dcb/dcbnl.c, dcbnl_ieee_fill)."""
 
@@ -302,5 +317,11 @@ class FakeDriver:
 )
 def test_the_kernels_word_for_what_is_paused(settings: bytes | int, paused: object) -> None:
     driver: Any = FakeDriver(settings)
-    found = netlink.pfc(driver, "eth0")
+    found = netlink.dcb(driver, "eth0").get("pfc")
     assert (found["unavailable"] if isinstance(found, dict) else found) == paused
+
+
+def test_the_kernels_word_for_the_priority_of_a_dscp() -> None:
+    apps = b"".join(netlink.attribute(1, struct.pack("=BBH", *app)) for app in ((5, 3, 26), (1, 4, 0x8906), (5, 0, 0)))
+    driver: Any = FakeDriver(netlink.attribute(2, bytes((8, 0b1000)) + bytes(134)) + netlink.attribute(3, apps))
+    assert netlink.dcb(driver, "eth0") == {"pfc": 8, "dscp": {"26": 3, "0": 0}}

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.cluster.observations import Endpoints, Gone, OwnAddress
+from netdoctor.facts import nodelist
+from netdoctor.facts.gpu import PARAMETERS
 from netdoctor.snapshot.pseudonyms import environments, pseudonymise
 from netdoctor.snapshot.snapshot import dumps
 from tests.fakegpu import answers
@@ -167,3 +169,47 @@ def test_the_other_nodes_of_a_common_run_get_other_names() -> None:
     text = dumps(given)
     assert not [word for word in ("gpu-of-mine", "head-of-mine", "10.0.0.9") if word in text]
     assert given.runs["Cluster"].addresses[1] == given.runs["Cluster"].endpoints[1].addresses[0].ip
+
+
+BATCH = {
+    "env:": {
+        "SLURM_JOB_NODELIST": "secret-gpu[03-04],secret-login1",
+        "SLURM_STEP_NODELIST": "secret-gpu[03-",
+        "VC_WORKER_HOSTS": "secret-w-0.job,secret-w-1.job",
+        "LSB_MCPU_HOSTS": "secret-a 8 secret-b.example.org 8",
+        "LSB_HOSTS": "secret-a secret-a secret-b.example.org",
+        "LSB_DJOB_HOSTFILE": "/spool/7.hosts",
+        "PBS_JOBID": "31.secret-pbs.example.org",
+        "PBS_NODEFILE": "/spool/aux/31.secret-pbs.example.org",
+        "MASTER_ADDR": "secret-gpu03",
+        "PET_MASTER_ADDR": "10.1.2.3",
+    },
+    "file:/spool/7.hosts": "secret-a\nsecret-a\nsecret-c\n",
+    "file:/spool/aux/31.secret-pbs.example.org": "secret-gpu03\nsecret-d.example.org\n",
+    "config:": {"expected": {"peers": ["secret-e:29500", "10.1.2.4", "[fd00::7]:22"]}},
+    "ask:resolve?name=secret-gpu03": {"name": "secret-gpu03"},
+    "ask:x?names=secret-gpu03%2Csecret-d.example.org": {},
+}
+
+
+def test_the_hosts_of_a_job_are_not_told() -> None:
+    given = pseudonymise(replace(fixtures.snapshot("cpu-node"), answers=BATCH), KEY).answers
+    assert "secret" not in str(given) and "example" not in str(given)
+    variables = given["env:"]
+    assert isinstance(variables, dict)
+    names = variables["SLURM_JOB_NODELIST"].split(",")
+    assert len(set(names)) == 3 and all(name.startswith("node-") for name in names)
+    assert variables["MASTER_ADDR"] == names[0] and f"ask:resolve?name={names[0]}" in given
+    assert not nodelist.understood(variables["SLURM_STEP_NODELIST"])
+    a, eight, b, _ = variables["LSB_MCPU_HOSTS"].split()
+    assert eight == "8" and variables["LSB_HOSTS"].split() == [a, a, b]
+    assert str(given["file:/spool/7.hosts"]).split()[:2] == [a, a]
+    text = given[f"file:{variables['PBS_NODEFILE']}"]
+    assert isinstance(text, str) and text.split()[0] == names[0], "the file is still the one that the variable names"
+    assert variables["PBS_JOBID"].startswith("31.node-")
+
+
+def test_other_parameters_of_the_driver_are_not_told() -> None:
+    text = 'NvLinkDisable: 1\nTemporaryFilePath: "/our-secret-project"\n'
+    given = pseudonymise(replace(fixtures.snapshot("cpu-node"), answers={f"file:{PARAMETERS}": text}), KEY).answers
+    assert given == {f"file:{PARAMETERS}": "NvLinkDisable: 1\n"}

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from netdoctor.checks.gpu_dcgm import gpu_dcgm
 from netdoctor.facts import dcgm, fabric, gpu_health
 from netdoctor.facts.dcgm import Dcgm, Health, Incident
 from netdoctor.facts.fabric import ImexDomain
+from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.net import Net
 from netdoctor.host.base import ReplayHost
 from netdoctor.host.helpers import dcgm as asks_dcgm
 from netdoctor.host.helpers import imex
-from netdoctor.model import Kind, Unavailable, unavailable_in
+from netdoctor.model import Kind, Status, Unavailable, unavailable_in
 from tests.support import facts as f
 
 # As nvidia-imex-ctl -N -j prints it (IMEX Service Command Service; NVIDIA/ai-cloud-validation, imex_departure_test.py).
@@ -233,3 +235,49 @@ def test_where_there_is_no_dcgm() -> None:
     host = ReplayHost({"config:": {}, **dict.fromkeys((f"stat:{path}" for path in dcgm.PROGRAMS), absent)})
     assert dcgm.probe(host, f.gpus(), f.vantage(), f.environ()) == Dcgm(False, False, ())
     assert getattr(dcgm.probe(ReplayHost({}), f.gpus(), f.vantage(), f.environ()), "kind", None) is Kind.NOT_RECORDED
+
+
+SYSTEMD = "/etc/systemd/system"
+STOPPED = {"running": False}
+UNIT = {"dir:/usr/lib/systemd/system": ["nvidia-dcgm.service", "sshd.service"]}
+ABSENT = Unavailable(Kind.ABSENT, "no")
+ETC, WANTS = f"dir:{SYSTEMD}", f"dir:{SYSTEMD}/multi-user.target.wants"
+NOWHERE: dict[str, Any] = {ETC: [], "dir:/run/systemd/system": ABSENT, "dir:/usr/lib/systemd/system": []}
+
+
+def wanted(*names: str) -> dict[str, Any]:
+    return {**UNIT, ETC: ["multi-user.target.wants"], WANTS: list(names)}
+
+
+@pytest.mark.parametrize(
+    ("answers", "status"),
+    [
+        pytest.param(UNIT, Status.SKIP, id="a unit that is not enabled"),
+        pytest.param(wanted("sshd.service"), Status.SKIP, id="others are"),
+        pytest.param(wanted("nvidia-dcgm.service"), Status.UNKNOWN, id="it was to run"),
+        pytest.param(wanted("dcgm-exporter.service"), Status.UNKNOWN, id="what asks it was to run"),
+        pytest.param({}, Status.UNKNOWN, id="no unit of it"),
+        pytest.param({**UNIT, ETC: ABSENT}, Status.UNKNOWN, id="no systemd"),
+        pytest.param({**wanted(), WANTS: Unavailable(Kind.DENIED, "x")}, Status.UNKNOWN, id="not read"),
+        pytest.param({**wanted(), WANTS: ABSENT}, Status.UNKNOWN, id="gone meanwhile"),
+        pytest.param({**UNIT, "dir:/run/systemd/system": Unavailable(Kind.DENIED, "x")}, Status.UNKNOWN, id="one not read"),
+    ],
+)
+def test_a_daemon_of_dcgm_that_does_not_run(answers: dict[str, Any], status: Status) -> None:
+    host = ReplayHost({**WITH, **NOWHERE, QUESTION: STOPPED, **answers})
+    found = dcgm.probe(host, f.gpus(), f.vantage(), f.environ())
+    assert [one.status for one in f.judge(gpu_dcgm, f.machine({Dcgm: found}))] == [status]
+
+
+def test_that_nvml_lost_it_too_is_no_skip() -> None:
+    found = Dcgm(True, Unavailable(Kind.FAILED), Unavailable(Kind.FAILED), meant=False)
+    machine = f.machine({Dcgm: found, Gpus: f.gpus(all=Unavailable(Kind.TIMED_OUT, "x"))})
+    assert {one.status for one in f.judge(gpu_dcgm, machine)} == {Status.UNKNOWN}
+
+
+def test_that_dcgmi_finds_no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asks_dcgm, "SECONDS", 5)
+    text = (
+        "echo 'Error: unable to establish a connection to the specified host: localhost'; echo 'Error: Unable to connect' >&2"
+    )
+    assert asks_dcgm.answer({"program": f"{program(tmp_path, 'dcgmi', text)}/dcgmi"}) == STOPPED

@@ -1,7 +1,8 @@
 """DCGM: what its health watches have found since they began, by dcgmi and the daemon that it asks (nv-hostengine, port 5555).
 
 Answer: {"watching": true, "overall": "Healthy", "incidents": [{"entity": "GPU", "id": "3", "system": "Memory system", "health":
-"Failure", "text"}]}; {"watching": false} where the daemon answers that it watches nothing.
+"Failure", "text"}]}; {"watching": false} where the daemon answers that it watches nothing; {"running": false} where no daemon
+takes a connection.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 SECONDS = 4
 MAX_INCIDENTS = 64
 UNWATCHED = "Health watches not enabled"  # dcgmi/Health.cpp, CheckWatches
+NO_DAEMON = "unable to establish a connection to the specified host"  # dcgmi/Command.cpp, Connect
 # Else it writes ./dcgmi.log (common/DcgmLogging.h, DCGM_LOGGING_DEFAULT_DCGMI_FILE).
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "__DCGM_DBG_FILE": "/dev/null", "__DCGM_DBG_LVL": "NONE"}
 
@@ -40,6 +42,8 @@ def said(text: str, errors: str) -> dict[str, Any]:
 
     if "{" not in text and UNWATCHED in text:
         return {"watching": False}
+    if "{" not in text and NO_DAEMON in f"{text}{errors}":
+        return {"running": False}
     if "{" not in text:
         lines = [line.strip() for line in f"{text}\n{errors}".splitlines() if line.strip()]
         return {"unavailable": "failed", "detail": f"dcgmi health: {'; '.join(lines[:2]) or 'it says nothing'}"[:200]}

@@ -2,7 +2,7 @@
 
 Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered.  Answers::
 
-    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc"}],    dump order
+    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc", "dscp"}],   dump order
      "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
      "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
@@ -12,7 +12,8 @@ What lies on another interface of this namespace (a VLAN, a macvlan) also has it
 (0 balance-rr … 6 balance-alb), a port of one "bond_state" (0 active, 1 backup; linux/if_bonding.h).
 ``modes`` is what ethtool(8) says of a physical interface, where its driver does: {"supported", "advertised", "partner"}, each
 numbers of enum ethtool_link_mode_bit_indices.  ``pfc`` is the priorities, a bit each, whose frames it pauses (IEEE 802.1Qbb),
-where the driver tells DCB netlink (net/dcb/dcbnl.c, dcbnl_ieee_get, which anybody may ask).
+and ``dscp`` the priority of each DSCP that is given one, where the driver tells DCB netlink (net/dcb/dcbnl.c, dcbnl_ieee_get,
+which anybody may ask).
 
 where ROUTE is {"oif", "source", "gateway", "kind"} or {"error": errno name}.  ``via`` asks with each interface given (RTA_OIF)
 for the matching entry of the routing table (RTM_F_FIB_MATCH) and holds the interfaces that have one longer than the default
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 NETLINK_ROUTE, NETLINK_SOCK_DIAG = 0, 4
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 20
 NLMSG_ERROR, NLMSG_DONE = 2, 3
-RTM_GETDCB, DCB_CMD_IEEE_GET, DCB_ATTR_IFNAME, DCB_ATTR_IEEE, DCB_ATTR_IEEE_PFC = 78, 21, 1, 13, 2  # linux/dcbnl.h
+# linux/dcbnl.h
+RTM_GETDCB, DCB_CMD_IEEE_GET, DCB_ATTR_IFNAME, DCB_ATTR_IEEE, DCB_ATTR_IEEE_PFC = 78, 21, 1, 13, 2
+DCB_ATTR_IEEE_APP_TABLE, IEEE_8021QAZ_APP_SEL_DSCP = 3, 5
 REQUEST, ACK, DUMP, DUMP_INTR = 0x1, 0x4, 0x300, 0x10
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_LINK_NETNSID = 1, 3, 4, 5, 10, 18, 37
 # Of a bond its mode, of its ports their state: linux/if_link.h, a byte each.
@@ -110,15 +113,17 @@ class Netlink:
 
 def attributes(data: bytes) -> dict[int, bytes]:
     """A run of rtattr; nested and byte-order bits of the type are dropped."""
-    out = {}
+    return dict(each(data))
+
+
+def each(data: bytes) -> Iterator[tuple[int, bytes]]:
     offset = 0
     while offset + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, offset)
         if length < 4:
             break
-        out[kind & 0x3FFF] = data[offset + 4 : offset + length]
+        yield kind & 0x3FFF, data[offset + 4 : offset + length]
         offset += (length + 3) & ~3
-    return out
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -161,20 +166,27 @@ def links(route: Netlink) -> list[dict[str, Any]]:
         out[-1].update(bonded(info))
         if kind == ETHERNET and out[-1]["kind"] is None and (modes := link_modes(out[-1]["name"])):
             out[-1]["modes"] = modes
-            if (paused := pfc(route, out[-1]["name"])) is not None:
-                out[-1]["pfc"] = paused
+            out[-1].update(dcb(route, out[-1]["name"]))
     return out
 
 
-def pfc(route: Netlink, name: str) -> Any:
-    """pfc_en of struct ieee_pfc; None: the driver does not tell."""
+def dcb(route: Netlink, name: str) -> dict[str, Any]:
+    """pfc_en of struct ieee_pfc, and each struct dcb_app {u8 selector, priority; u16 protocol} of DSCP."""
     request = struct.pack("=BBH", 0, DCB_CMD_IEEE_GET, 0) + attribute(DCB_ATTR_IFNAME, name.encode() + b"\0")
     try:
         told = route.ask(RTM_GETDCB, request, dump=False)
     except OSError as error:
-        return None if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL) else refusal(error)
-    settings = [attributes(attributes(body[4:]).get(DCB_ATTR_IEEE, b"")).get(DCB_ATTR_IEEE_PFC, b"") for body in told]
-    return next((one[1] for one in settings if len(one) > 1), None)
+        return {} if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL) else {"pfc": refusal(error)}
+    out: dict[str, Any] = {}
+    for body in told:
+        settings = attributes(attributes(body[4:]).get(DCB_ATTR_IEEE, b""))
+        if len(one := settings.get(DCB_ATTR_IEEE_PFC, b"")) > 1:
+            out["pfc"] = one[1]
+        apps = [app for _, app in each(settings.get(DCB_ATTR_IEEE_APP_TABLE, b"")) if len(app) == 4]
+        of_dscp = [struct.unpack("=BBH", app) for app in apps if app[0] == IEEE_8021QAZ_APP_SEL_DSCP]
+        if of_dscp:
+            out["dscp"] = {str(dscp): priority for _, priority, dscp in of_dscp}
+    return out
 
 
 def bonded(info: dict[int, bytes]) -> dict[str, int]:

@@ -1,14 +1,19 @@
 """Helper program: whether packets of the full size arrive at other hosts, by ICMP echo with DF set (RFC 792, RFC 4443).
 
 Parameters: ``to``: "IP/MTU,…", the MTU of the interface that leads there; ``seconds``: how long answers may take.  Answer:
-{"paths": {IP: {"small", "middle", "full": answered, "told": the MTU that a router named | null, "error": errno name | null}}};
-EACCES also where a firewall said no.
+{"paths": {IP: {"small", "middle", "full": answered, "told": the MTU that a router named | null, "error": errno name | null,
+"pieces": N | 0 | null}}}; EACCES also where a firewall said no.
+"pieces" is asked where small packets arrive, full ones do not and no router says so: a packet of the full size in pieces
+(IP fragments) that arrive.  The other end sends its answer as large as its own interface may: N, the largest packet that came
+of it, is the MTU there, or the full size; 0: the answer vanished, and one of a size that arrives did not; null: not known
+(IPv4 takes CAP_NET_RAW to send pieces; a firewall drops them; a router on the way may have made the answer's).
 "small" is what every path carries, "middle" what Ethernet does.  Each is sent three times.  The socket is
 SOCK_DGRAM (ip(7), ping_group_range) or SOCK_RAW; {"unavailable": "denied"} where neither is given.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -33,6 +38,11 @@ OFFENDER = ((20, 24), (24, 40))  # where the address of who said it lies: SO_EE_
 # linux/in.h, linux/in6.h; PROBE sets DF and asks no cache of path MTUs (ip(7)).
 MTU_DISCOVER, PROBE, RECVERR = (10, 23), 3, (11, 25)
 IP_HEADER = (20, 40)
+# linux/in.h, linux/in6.h: pieces are sent as they are (IP_NODEFRAG), of that size (IPV6_MTU); how large those were that came.
+NODEFRAG, SIX_MTU, DONT, FRAGSIZE = 22, 24, 0, (25, 77)
+ASK_TTL, TTL, BEGIN = (12, 51), (2, 52), (64, 128, 255)  # what systems begin with, from which each router takes one
+MORE = 0x2000  # pieces: another follows
+CONTROL, WHOLE = 3, 4  # numbers of echoes, beside the three sizes
 
 
 class Path:
@@ -43,6 +53,9 @@ class Path:
         small = SMALL6 if self.six else SMALL
         self.sizes = {"small": small, "middle": min(mtu, MIDDLE), "full": mtu}
         self.seen: dict[str, Any] = {"small": False, "middle": False, "full": False, "told": None, "error": None}
+        self.seen["pieces"] = None
+        self.doubtful = False
+        self.came: dict[int, int] = {}  # of the echoes in pieces that were answered, the largest packet of the answer
         family = socket.AF_INET6 if self.six else socket.AF_INET
         protocol = socket.IPPROTO_ICMPV6 if self.six else socket.IPPROTO_ICMP
         self.raw = False
@@ -54,6 +67,8 @@ class Path:
         level = socket.IPPROTO_IPV6 if self.six else socket.IPPROTO_IP
         self.socket.setsockopt(level, MTU_DISCOVER[self.six], PROBE)
         self.socket.setsockopt(level, RECVERR[self.six], 1)
+        self.socket.setsockopt(level, FRAGSIZE[self.six], 1)
+        self.socket.setsockopt(level, ASK_TTL[self.six], 1)
         self.socket.setblocking(False)
         self.identifier = int.from_bytes(os.urandom(2), "big")
 
@@ -87,7 +102,7 @@ class Path:
     def receive(self) -> None:
         while True:
             try:
-                data = self.socket.recv(1 << 16)
+                data, ancillary, _, _ = self.socket.recvmsg(1 << 16, 512)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -99,9 +114,58 @@ class Path:
             if len(data) < 8 or data[0] != REPLY[self.six]:
                 continue
             identifier, number = struct.unpack_from("!HH", data, 4)
-            if number < len(self.sizes) and (not self.raw or identifier == self.identifier):
+            if self.raw and identifier != self.identifier:
+                continue
+            if number < len(self.sizes):
                 self.seen[list(self.sizes)[number]] = True
+            elif number in (CONTROL, WHOLE):
+                told = {kind: struct.unpack("=i", value)[0] for _, kind, value in ancillary if len(value) == 4}
+                largest = told.get(FRAGSIZE[self.six]) or len(data) + IP_HEADER[self.six]
+                self.came[number] = largest
+                # Routers of IPv4 make pieces, too; those of IPv6 never.
+                self.doubtful |= not self.six and largest < self.sizes["full"] and told.get(TTL[0]) not in BEGIN
         self.errors()
+
+    @property
+    def vanish(self) -> bool:
+        """Small packets arrive, full ones do not, and nobody says why."""
+        return self.seen["small"] and not self.seen["full"] and self.seen["told"] is None and self.seen["error"] is None
+
+    def send_pieces(self) -> None:
+        """One of a size that arrives whole, and one of the full size."""
+        fit = self.sizes["middle" if self.seen["middle"] else "small"]
+        for number, size in ((CONTROL, fit), (WHOLE, self.sizes["full"])):
+            if number not in self.came:
+                self.send_in_pieces(number, size, fit if number == WHOLE else IP_HEADER[self.six] + size // 2)
+
+    def send_in_pieces(self, number: int, size: int, most: int) -> None:
+        if self.six:  # none is smaller than what every path carries
+            if size > SMALL6:
+                self.socket.setsockopt(socket.IPPROTO_IPV6, MTU_DISCOVER[1], DONT)
+                self.socket.setsockopt(socket.IPPROTO_IPV6, SIX_MTU, SMALL6)
+                self.socket.send(struct.pack("!BBHHH", ECHO[1], 0, 0, self.identifier, number) + bytes(size - IP_HEADER[1] - 8))
+            return
+        own = self.identifier if self.raw else self.socket.getsockname()[1]  # the kernel numbers echoes of SOCK_DGRAM
+        body = bytes(size - IP_HEADER[0] - 8)
+        head = struct.pack("!BBHHH", ECHO[0], 0, 0, own, number)
+        packet = struct.pack("!BBHHH", ECHO[0], 0, checksum(head + body), own, number) + body
+        step, name = (most - IP_HEADER[0]) & ~7, int.from_bytes(os.urandom(2), "big") or 1
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+            raw.setsockopt(socket.IPPROTO_IP, NODEFRAG, 1)
+            for at in range(0, len(packet), step):
+                piece = packet[at : at + step]
+                place = at // 8 | (MORE if at + step < len(packet) else 0)
+                # The kernel fills in what is 0: lengths, the checksum, the address of this node (raw(7)).
+                ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 0, name, place, 64, 1, 0, bytes(4), socket.inet_aton(self.ip))
+                raw.sendto(ip + piece, (self.ip, 0))
+
+    def weigh_pieces(self) -> None:
+        if WHOLE in self.came and self.doubtful:
+            return
+        if WHOLE in self.came:
+            self.seen["pieces"] = self.came[WHOLE]
+        elif CONTROL in self.came:
+            self.seen["pieces"] = 0
 
     def errors(self) -> bool:
         """What routers said (ip(7), IP_RECVERR): struct sock_extended_err {u32 errno; u8 origin, type, code, pad; u32 info}."""
@@ -160,4 +224,20 @@ def answer(parameters: dict[str, str]) -> object:
             for one in alive:
                 if one.socket in ready:
                     one.receive()
+    in_pieces([one for one in paths if one.vanish], seconds / 5)
     return {"paths": {one.ip: one.seen for one in paths}}
+
+
+def in_pieces(lossy: list[Path], seconds: float) -> None:
+    for _ in range(TRIES if lossy else 0):
+        for one in lossy:
+            with contextlib.suppress(OSError):  # not permitted, or no room for one
+                one.send_pieces()
+        end = time.monotonic() + seconds / TRIES
+        while (left := end - time.monotonic()) > 0 and any(WHOLE not in one.came for one in lossy):
+            ready, _, _ = select.select([one.socket for one in lossy], [], [], left)
+            for one in lossy:
+                if one.socket in ready:
+                    one.receive()
+    for one in lossy:
+        one.weigh_pieces()

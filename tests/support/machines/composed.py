@@ -255,6 +255,7 @@ class Composed:
         """Version 2: every level below the highest has the files of its controllers, and none sets a limit."""
         path = self.told.get("cgroup", "0::/user.slice/user-1000.slice/session-4.scope").partition("::")[2].strip("/")
         at, free = "/sys/fs/cgroup", {"pids.max": "max", "cpu.max": "max 100000", "memory.max": "max", "cgroup.events": ""}
+        free |= {"memory.events": "oom 0\noom_kill 0", "pids.events": "max 0"}
         self.files.write(f"{at}/cpuset.cpus.effective", f"{self._cpus}\n")
         for name in filter(None, path.split("/")):
             at = f"{at}/{name}"

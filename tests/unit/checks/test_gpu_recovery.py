@@ -102,3 +102,18 @@ def test_a_reset_is_no_mend_of_what_it_does_not_end(fields: dict[str, Any], mend
 def test_what_is_no_number_of_nvmls_neither_passes_nor_fails(field: str, value: Any) -> None:
     found = said({("devices", 0, "health", field): value})
     assert found["GPUs"].status is Status.UNKNOWN and FIRST not in found
+
+
+@pytest.mark.parametrize(
+    ("ever", "where"),
+    [
+        ({"dram": 12, "sram": 1, "l2": 0}, "(dram, sram)"),
+        ({"dram": 0, "sram": 0}, ""),
+        ({"unavailable": "unsupported", "detail": "x"}, ""),
+    ],
+)
+def test_errors_of_former_times_are_a_note_with_their_place(ever: dict[str, object], where: str) -> None:
+    found = said({("devices", 0, "health", "uncorrected_ever"): ever})["GPUs"]
+    assert found.status is Status.PASS
+    notes = [note for note in found.notes if "before the driver was loaded" in note]
+    assert [note.endswith(where) for note in notes] == [True] * bool(where)

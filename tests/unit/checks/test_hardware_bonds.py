@@ -13,6 +13,7 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.net import Link, Net, Route
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.runs import Baseline
 from netdoctor.host.helpers import netlink
 from netdoctor.model import Finding, Severity, Status, Unavailable
 from tests.support import facts as f
@@ -60,6 +61,29 @@ def test_bond_of_sockets(mode: int | None, ports: tuple[dict[str, Any], dict[str
         assert "bond0" not in told
     elsewhere = {**seen, Net: f.net(*links, f.netlink_link("eth9", 9, "10.9.0.7"), default_route=Route("eth9"))}
     assert "bond0" not in found(hardware_links.links, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("variables", "whole", "status"),
+    [
+        ({"NCCL_IB_DISABLE": "1"}, False, Status.FAIL),
+        ({"NCCL_NET": "Socket"}, False, Status.FAIL),
+        ({"NCCL_IB_DISABLE": "1"}, True, None),
+        ({"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "=eth9"}, False, None),  # which does not take the bond
+        ({}, False, None),  # the rails carry it
+    ],
+)
+def test_half_a_bond_beside_rails_that_carry_nothing(variables: dict[str, str], whole: bool, status: Status | None) -> None:
+    ports = WHOLE if whole else ({}, {"running": False})
+    links = (f.netlink_link("lo", 1, "127.0.0.1"), *bond("bond0", 2, LACP, ports, "10.0.0.7"))
+    seen: dict[type, object] = {
+        Net: f.net(*links, f.netlink_link("eth9", 9, "10.9.0.7"), default_route=Route("bond0")),
+        Intent: f.job(nodes=2),
+        Environ: f.environ(variables),
+        Baseline: f.baseline(Unavailable("refused", "--no-allreduce")),
+    }
+    told = found(hardware_links.links, seen).get("bond0")
+    assert (told and told.status) is status
 
 
 def test_half_a_bond_of_a_rail() -> None:

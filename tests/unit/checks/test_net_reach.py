@@ -83,8 +83,12 @@ UNNAMED = Peer("gpu9", Unavailable(Kind.ABSENT, "gpu9: EAI_NONAME"))
     [
         ({}, "hosts", Status.PASS, "1 host of the job answers"),
         ({Reach: seen(path(told=1400, full=False))}, "hosts", Status.PASS, "1 host"),  # TCP follows what a router says
-        ({Reach: seen(path(full=False))}, "gpu8", Status.FAIL, "packets of 1500 bytes arrive at gpu8"),
-        ({Reach: seen(path(size=1500, middle=False, full=False))}, "gpu8", Status.FAIL, "small packets arrive"),
+        ({Reach: seen(path(full=False, pieces=0))}, "gpu8", Status.FAIL, "packets of 1500 bytes arrive at gpu8"),
+        ({Reach: seen(path(full=False, pieces=0))}, "gpu8", Status.FAIL, "sent in pieces no answer comes"),
+        ({Reach: seen(path(full=False, pieces=9000))}, "gpu8", Status.FAIL, "it is the way there"),
+        ({Reach: seen(path(full=False, pieces=1500))}, "gpu8", Status.FAIL, "has another MTU"),
+        ({Reach: seen(path(full=False))}, "gpu8", Status.UNKNOWN, "or that end has a smaller MTU"),
+        ({Reach: seen(path(size=1500, middle=False, full=False, pieces=0))}, "gpu8", Status.FAIL, "small packets arrive"),
         (
             {Reach: seen(path(small=False, middle=False, full=False, error="EHOSTUNREACH"))},
             "gpu8",
@@ -191,9 +195,14 @@ def test_neighbours_of_ipv6(changes: dict[type, Any], status: Status | None) -> 
 
 
 def test_what_it_costs() -> None:
-    vanish, gone = path(full=False), path(small=False, middle=False, full=False, error="ENETUNREACH")
+    vanish, gone = path(full=False, pieces=0), path(small=False, middle=False, full=False, error="ENETUNREACH")
     assert judged({Reach: seen(vanish)})["gpu8"].severity is Severity.WARNING
     assert judged({Reach: seen(vanish)})["gpu8"].cause == "mtu"
+    # Between ends of two MTUs TCP goes by the smaller: 4 % of headers more, where sockets carry the data.
+    smaller = judged({Reach: seen(path(full=False, pieces=1500))})["gpu8"]
+    assert smaller.loss is not None and smaller.loss.share == pytest.approx(0.041, abs=0.01)
+    assert judged({**by("IB"), Reach: seen(path(full=False, pieces=1500))})["gpu8"].severity is Severity.INFO
+    assert judged({**by("Socket"), Reach: seen(path(full=False, pieces=1500))})["gpu8"].severity is Severity.WARNING
     assert judged({Reach: seen(gone)})["gpu8"].severity is Severity.CRITICAL
     assert "neighbours" not in judged({Intent: f.job(nodes=5000), Net: net(31)})
 
@@ -212,7 +221,7 @@ def test_so_are_peers_of_the_configuration() -> None:
 def test_the_list_of_the_step_comes_first() -> None:
     assert job_hosts(f.environ({"SLURM_STEP_NODELIST": "a", "SLURM_JOB_NODELIST": "a,b"})) == ["a"]
     assert job_hosts(f.environ({})) == []
-    for cut in ("a[", "a,b[1-"):
+    for cut in ("a[", "a,b[1-", "-a,b", ".a"):
         assert isinstance(job_hosts(f.environ({"SLURM_JOB_NODELIST": cut})), Unavailable)
 
 
@@ -300,3 +309,33 @@ def test_what_a_job_between_all_ranks_would_have_is_a_note() -> None:
     found = {one.subject: one for one in f.judge(reach, f.machine({**base, **by("Socket")}))}
     (note,) = found["neighbours"].notes
     assert "between all ranks" in note and "it keeps 1024" in note
+
+
+def several(*pieces: int | None) -> Reach:
+    """Hosts on one interface, each by the largest packet that it sends; None: it takes full ones."""
+    names = [f"gpu{n}" for n in range(len(pieces))]
+    paths = {name: path(full=n is None, pieces=n) for name, n in zip(names, pieces, strict=True)}
+    return Reach(tuple(host(name, "10.1.0.8") for name in names), len(pieces), paths)
+
+
+@pytest.mark.parametrize(
+    ("found", "subjects", "mend"),
+    [
+        (several(None, 1500, None), ["gpu1"], "on gpu1: "),
+        (several(1500, 1500, 1500), ["eth0"], "this node's interface"),
+        (several(1500), ["gpu0"], "both ends"),
+        (several(None, 1500), ["gpu1"], "both ends"),
+        (several(None, 1500, 1500), ["gpu1", "gpu2"], "both ends"),
+        (several(1500, 1400), ["gpu0", "gpu1"], "both ends"),
+        (several(None, None, 0), ["gpu2"], "ICMP"),
+    ],
+)
+def test_which_end_is_the_odd_one(found: Reach, subjects: list[str], mend: str) -> None:
+    told = {name: one for name, one in judged({Reach: found}).items() if one.status is Status.FAIL}
+    assert list(told) == subjects
+    assert all(one.fix and mend in one.fix.summary for one in told.values()), told
+
+
+def test_a_containers_mtu_is_its_networks() -> None:
+    (one,) = (x for x in judged({Reach: several(1500, 1500), Vantage: f.pod()}).values() if x.status is Status.FAIL)
+    assert one.fix and "CNI" in one.fix.commands[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from netdoctor.checks.process_limits import limits
-from netdoctor.facts.cgroups import Cap, Cgroups
+from netdoctor.facts.cgroups import Cap, Cgroups, Counted
 from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
@@ -170,3 +170,27 @@ def test_why_limits_are_not_the_jobs_is_a_sentence(why: str) -> None:
     (found,) = f.judge(limits, f.machine({Vantage: where}))
     assert found.status is Status.UNKNOWN
     assert found.message == f"limits are the job's own, not these: {why}"
+
+
+@pytest.mark.parametrize("subject", ["memory", "pids"])
+@pytest.mark.parametrize(
+    ("met", "status", "notes"),
+    [
+        (None, PASS, 0),
+        (Counted(0, of_job=True), PASS, 0),
+        (Counted(3, of_job=False), PASS, 1),  # an earlier job's, in a session or a container that outlives jobs
+        (Counted(3, of_job=True), UNKNOWN, 0),
+        (LOST, UNKNOWN, 0),
+    ],
+)
+def test_a_limit_that_the_job_met(subject: str, met: Any, status: Status, notes: int) -> None:
+    field = {"memory": "killed", "pids": "refused"}[subject]
+    found = judged(subject, {Cgroups: groups(**{field: met})})
+    assert (found.status, sum("since" in note for note in found.notes)) == (status, notes)
+    assert "met" in found.measured or not isinstance(met, Counted) or not met.times
+
+
+@pytest.mark.parametrize(("caps", "status"), [(cap(15), FAIL), (cap(16), UNKNOWN)])
+def test_a_limit_that_is_low_is_said_to_have_been_met(caps: Any, status: Status) -> None:
+    found = judged("pids", {Cgroups: groups(pids=caps, refused=Counted(1, of_job=True))})
+    assert found.status is status and "since this job began the kernel refused" in found.notes[-1]
