@@ -86,6 +86,7 @@ from netdoctor.nccl import (
     partition,
     rails,
     rdma_handles,
+    slurm_cpus,
     tcp_window,
     transport,
 )
@@ -385,6 +386,7 @@ __all__ = [
     "shm_pool",
     "size_text",
     "skip",
+    "slurm_cpus",
     "tcp_window",
     "transport",
     "unknown",
