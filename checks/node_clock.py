@@ -43,14 +43,13 @@ def _time(clock: Clock, vantage: Vantage) -> Finding:
         text = "the clock shows a time before netdoctor was written: certificates (TLS) and tickets do not hold yet"
         fix = Fix(f"{expectation.place(vantage)}{SET.summary}", SET.commands, SET.persistent)
         return fail(text, subject=SUBJECT, loss=cost.SOMETIMES, fix=fix)
-    elif isinstance(clock.early, Unavailable):
+    if isinstance(clock.early, Unavailable):
         return unknown(f"the time could not be read: {clock.early}", subject=SUBJECT, how="date")
-    elif isinstance(clock.kept, Unavailable):
+    if isinstance(clock.kept, Unavailable):
         note = f"whether something keeps the clock in time, the kernel does not say here: {clock.kept}"
         return ok("the clock shows a possible time", subject=SUBJECT, notes=(note,))
-    elif clock.kept:
+    if clock.kept:
         measured = {"maxerror": Quantity(clock.error, "s")} if isinstance(clock.error, float) else {}
         return ok("the clock is kept in time, by the kernel's word", subject=SUBJECT, measured=measured)
-    else:
-        note = "nothing keeps the clock in time, by the kernel's word: `netdoctor allreduce` measures how far apart nodes are"
-        return ok("the clock shows a possible time", subject=SUBJECT, notes=(note,))
+    note = "nothing keeps the clock in time, by the kernel's word: `netdoctor allreduce` measures how far apart nodes are"
+    return ok("the clock shows a possible time", subject=SUBJECT, notes=(note,))

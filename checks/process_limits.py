@@ -215,7 +215,9 @@ def _address_space(limit: int | Unavailable, gpus: Gpus, baseline: Baseline) -> 
         text = f"{has}, and cuInit ends with CUDA_ERROR_OUT_OF_MEMORY (2)"
         yield fail(text, subject="addresses", loss=cost.STOPS, expected="unlimited", why=why, fix=fix, limit=limit)
     elif isinstance(run, Unavailable) or not run.finished or not run.experiment.gpus:
-        yield unknown(f"{has}, and CUDA reserves some for all memory of host and GPUs", subject="addresses", how=how, limit=limit)
+        yield unknown(
+            f"{has}, and CUDA reserves some for all memory of host and GPUs", subject="addresses", how=how, limit=limit
+        )
 
 
 def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> Finding:
