@@ -55,7 +55,7 @@ TURNS = "cores that the rank's main thread and NCCL's proxy thread need"
 EACH = "srun … bash -c 'grep Cpus_allowed_list /proc/self/status; echo $CUDA_VISIBLE_DEVICES', in each rank"
 MORE = Fix("give the job more cores (--cpus-per-task, cpuset, taskset)", ("grep Cpus_allowed_list /proc/self/status",))
 DEISOLATE = Fix(
-    "take isolcpus away from a node of jobs; until then bind each rank to cores of its own, one thread a core (taskset, numactl)",
+    "take isolcpus away from a node of jobs; until then bind each rank's threads to cores of their own (taskset)",
     ("cat /sys/devices/system/cpu/isolated", "cat /proc/cmdline"),
     ("tuned-adm profile throughput-performance   # instead of cpu-partitioning, then reboot",),
 )
@@ -240,8 +240,8 @@ def _isolated(mask: frozenset[int], beside: int, here: Here) -> Finding | None:
     every = online if mask.isdisjoint(isolated) else mask
     shut, of = len(isolated & every), len(every)
     return fail(
-        f"{f'{beside} ranks share' if beside > 1 else 'the rank has'} {spread} of {of} CPUs: {shut} are isolated (isolcpus), and "
-        "the scheduler moves no thread there",
+        f"{f'{beside} ranks share' if beside > 1 else 'the rank has'} {spread} of {of} CPUs: "
+        f"{shut} are isolated (isolcpus), and the scheduler moves no thread there",
         expected="a core a rank at least, and one for NCCL's proxy",
         fix=DEISOLATE,
         loss=cost.less(spread, needed, TURNS),

@@ -113,7 +113,7 @@ def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavail
 def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
     """Libcuda shows the job no more than Slurm or the container's runtime gave it; the others are somebody else's."""
     visible = gpus.visible or ()
-    if any(gpu.mig is not False for gpu in gpus.all or ()):
+    if any(gpu.mig is True for gpu in gpus.all or ()):
         return skip("GPUs in MIG mode are given by instance", subject=GIVEN)
     said = environ.get("NVIDIA_VISIBLE_DEVICES") if vantage.in_container else None
     names = layers.named_gpus(said) if isinstance(said, str) and layers.gift(said) is Gift.LIST else ()
@@ -127,6 +127,8 @@ def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
             text = f"this container was given {', '.join(names)}, and libcuda shows it {', '.join(strange)}"
             return unknown(text, subject=GIVEN, how="who set CUDA_VISIBLE_DEVICES, and is the container privileged?")
         return ok("libcuda shows no GPU but those that this container was given", subject=GIVEN)
+    if (others := devices.of_another_job(gpus, environ)) is not None:
+        return _others(others)
     given = environ.get("SLURM_GPUS_ON_NODE")
     if isinstance(given, str) and given.isdecimal() and int(given):
         if len(visible) > int(given):
@@ -140,10 +142,7 @@ def _others(text: str) -> Finding:
         f"{text}: some are another job's",
         subject=GIVEN,
         loss=cost.SOMETIMES,
-        fix=Fix(
-            "take what was given: leave CUDA_VISIBLE_DEVICES to Slurm; ConstrainDevices=yes keeps the others away",
-            ("echo $CUDA_VISIBLE_DEVICES",),
-        ),
+        fix=Fix("leave CUDA_VISIBLE_DEVICES to Slurm; ConstrainDevices=yes keeps others away", ("echo $CUDA_VISIBLE_DEVICES",)),
     )
 
 

@@ -203,8 +203,8 @@ def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
 
 
 def _address_space(limit: int | Unavailable, gpus: Gpus, baseline: Baseline) -> Iterator[Finding]:
-    """RLIMIT_AS, which no job with GPUs should have: CUDA reserves addresses for all memory of host and GPUs (CUDA C++ Programming
-    Guide, Unified Virtual Address Space), and says that it is out of memory where it may not."""
+    """RLIMIT_AS, which no job with GPUs should have: CUDA reserves addresses for all memory of host and GPUs (CUDA C++
+    Programming Guide, Unified Virtual Address Space), and says that it is out of memory where it may not."""
     if isinstance(limit, Unavailable) or limit == UNLIMITED or not (gpus.all or gpus.visible):
         return
     run = baseline.run
@@ -215,9 +215,7 @@ def _address_space(limit: int | Unavailable, gpus: Gpus, baseline: Baseline) -> 
         text = f"{has}, and cuInit ends with CUDA_ERROR_OUT_OF_MEMORY (2)"
         yield fail(text, subject="addresses", loss=cost.STOPS, expected="unlimited", why=why, fix=fix, limit=limit)
     elif isinstance(run, Unavailable) or not run.finished or not run.experiment.gpus:
-        yield unknown(
-            f"{has}, and CUDA reserves some for all memory of host and GPUs", subject="addresses", how=how, limit=limit
-        )
+        yield unknown(f"{has}: CUDA reserves some for all memory of host and GPUs", subject="addresses", how=how, limit=limit)
 
 
 def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> Finding:
