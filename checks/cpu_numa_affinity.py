@@ -45,6 +45,7 @@ from netdoctor.api import (
     ok,
     others,
     skip,
+    slurm_cpus,
     transport,
     unknown,
 )
@@ -53,6 +54,11 @@ from netdoctor.api import (
 TURNS = "cores that the rank's main thread and NCCL's proxy thread need"
 EACH = "srun … bash -c 'grep Cpus_allowed_list /proc/self/status; echo $CUDA_VISIBLE_DEVICES', in each rank"
 MORE = Fix("give the job more cores (--cpus-per-task, cpuset, taskset)", ("grep Cpus_allowed_list /proc/self/status",))
+DEISOLATE = Fix(
+    "take isolcpus away from a node of jobs; until then bind each rank's threads to cores of their own (taskset)",
+    ("cat /sys/devices/system/cpu/isolated", "cat /proc/cmdline"),
+    ("tuned-adm profile throughput-performance   # instead of cpu-partitioning, then reboot",),
+)
 # set_mempolicy(2): where pages come from; without nodes "preferred" is the node of the CPU that asks.
 PREFERRED = frozenset({"preferred", "preferred many"})
 ONLY_FROM = frozenset({"bind", "interleave", "weighted interleave"})
@@ -68,6 +74,7 @@ class Here:
     binders: Mapping[str, str] | Unavailable
     ignores_mask: bool  # NCCL_IGNORE_CPU_AFFINITY=1
     masks: tuple[frozenset[int], ...] | None  # inside a launcher's rank: its own, and those of the others that were seen
+    start: int = 1  # ranks that certainly start from here, and inherit this process's mask where nobody binds them
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -107,7 +114,7 @@ def numa_affinity(
         beside = [one for one in ranks.seen or () if one.local_rank != rank]
         known = (cpu.allowed, *(one.cpus for one in beside)) if rank is not None else None
         masks = tuple(one for one in known if not isinstance(one, Unavailable)) if known else None
-        here = Here(cpu, cpu.nodes, vantage, run, affinity.binders(environ), ignores, masks)
+        here = Here(cpu, cpu.nodes, vantage, run, affinity.binders(environ), ignores, masks, intent.ranks_here or 1)
         # Inside one rank of a launcher the mask is that rank's, and so is one GPU; one task alone may start ranks.
         mine = places[rank : rank + 1] if rank is not None and rank < len(places) else places
         among = hcas.Candidates(rdma.devices or (), pci)
@@ -116,6 +123,8 @@ def numa_affinity(
         if launcher and rank == 0 and 1 not in (launcher.local_world, launcher.world):  # it looks for all of them
             placed = [(one, affinity.place_of(one, places, gpus, pci)) for one in beside]
             yield from _others(placed, ranks.seen, launcher.local_world, here)
+        if vantage.job_environment:
+            yield from slurm_cpus.judge(environ, cpu.allowed)
         yield _memory([affinity.node_of(gpu) for gpu in mine], here)
         carried = transport.data_by_sockets(rdma, environ, libraries, (baseline, path), net, intent)
         yield _interrupts(carried, net, interrupts, here)
@@ -173,6 +182,8 @@ def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Find
     threads = frozenset(rank.thread_affinity) if rank is not None and rank.thread_affinity else mask
     # The ranks of our own run all have the mask of who started it: what the launcher gave to each does not show there.
     beside = here.masks.count(mask) if here.masks is not None else _of_run(mask, here) if rank is not None else 1
+    if (alone := _isolated(mask, beside, here)) is not None:
+        return alone
     if 1 < len(mask) < beside and not mask >= (here.cpu.online or mask):
         return fail(
             f"{beside} ranks share {len(mask)} CPUs",
@@ -211,6 +222,31 @@ def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Find
         cure=cure,
         loss=cost.less(1, 2, TURNS),
         narrowed_by=name or "not known",
+    )
+
+
+def _isolated(mask: frozenset[int], beside: int, here: Here) -> Finding | None:
+    """What isolcpus leaves: among CPUs that are in no scheduling domain no thread is moved, and none is started on another than
+    its parent's (Documentation/admin-guide/kernel-parameters.txt; kernel/sched/fair.c, select_task_rq_fair)."""
+    isolated, online = here.cpu.isolated or frozenset(), here.cpu.online or frozenset()
+    if not isolated:
+        return None
+    spread = len(mask - isolated) or 1
+    if mask == online - isolated and here.run is None and here.masks is None:  # as the kernel starts every process
+        beside = max(beside, here.start)
+    needed = beside + (mask <= isolated)  # where nothing is moved a rank's own two threads are on one CPU, too
+    if len(mask) == 1 or spread >= needed:
+        return None
+    every = online if mask.isdisjoint(isolated) else mask
+    shut, of = len(isolated & every), len(every)
+    return fail(
+        f"{f'{beside} ranks share' if beside > 1 else 'the rank has'} {spread} of {of} CPUs: "
+        f"{shut} are isolated (isolcpus), and the scheduler moves no thread there",
+        expected="a core a rank at least, and one for NCCL's proxy",
+        fix=DEISOLATE,
+        loss=cost.less(spread, needed, TURNS),
+        ranks=beside,
+        isolated=shut,
     )
 
 

@@ -128,6 +128,8 @@ def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
             text = f"this container was given {', '.join(names)}, and libcuda shows it {', '.join(strange)}"
             return unknown(text, subject=GIVEN, how="who set CUDA_VISIBLE_DEVICES, and is the container privileged?")
         return ok("libcuda shows no GPU but those that this container was given", subject=GIVEN)
+    if (others := devices.of_another_job(gpus, environ)) is not None:
+        return _others(others)
     by_slurm = environ.get("SLURM_GPUS_ON_NODE")
     if isinstance(by_slurm, str) and by_slurm.isdecimal() and int(by_slurm):
         if len(visible) > int(by_slurm):
@@ -141,10 +143,7 @@ def _others(text: str) -> Finding:
         f"{text}: some are another job's",
         subject=GIVEN,
         loss=cost.SOMETIMES,
-        fix=Fix(
-            "take what was given: leave CUDA_VISIBLE_DEVICES to Slurm; ConstrainDevices=yes keeps the others away",
-            ("echo $CUDA_VISIBLE_DEVICES",),
-        ),
+        fix=Fix("leave CUDA_VISIBLE_DEVICES to Slurm; ConstrainDevices=yes keeps others away", ("echo $CUDA_VISIBLE_DEVICES",)),
     )
 
 

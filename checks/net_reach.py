@@ -17,6 +17,7 @@ from netdoctor.api import (
     Fix,
     Intent,
     Kernel,
+    KernelLog,
     Libraries,
     NcclChoice,
     Net,
@@ -25,6 +26,7 @@ from netdoctor.api import (
     Peer,
     Rdma,
     Reach,
+    System,
     Unavailable,
     Vantage,
     check,
@@ -62,6 +64,8 @@ def reach(
     nccl: NcclChoice,
     baseline: Baseline,
     paths: PathRun,
+    log: KernelLog,
+    system: System,
 ) -> Iterator[Finding]:
     if isinstance(intent.count, Unavailable):
         yield unknown(f"whether there are other hosts could not be told: {intent.count}", subject=HOSTS)
@@ -73,6 +77,7 @@ def reach(
     version = ifname.versions(nccl, libraries)[-1]
     for ip, need in (neighbours.of_job(intent, net, environ, rdma, version, sockets=data.sockets) or {}).items():
         yield from neighbours.judge(ip, intent.count, need, kernel, partial(_more_room, vantage, ip))
+        yield from neighbours.overflown(ip, log, system.uptime, kernel, partial(_more_room, vantage, ip))
     if not vantage.job_network:
         yield unknown(f"hosts are reached from the job's network, {vantage.network_elsewhere}", subject=HOSTS, how=FROM_JOB)
         return

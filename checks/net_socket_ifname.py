@@ -304,7 +304,7 @@ def _sockets(seen: Seen, settings: dict[str, str], version: Version, why: str) -
         )
     elif stray:
         yield seen.wrong(
-            f"NET/Socket also takes {stray}: loopback, container or tunnel networks lead to no other node",
+            f"NET/Socket also takes {stray}: {spread.inside} lead to no other node",
             "NET/Socket",
             expected=f"only {outer.replace(',', ', ')}",
             fix=fix_environment(seen.vantage, f"NCCL_SOCKET_IFNAME=={outer}"),

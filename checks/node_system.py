@@ -165,7 +165,7 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
     fix = Fix(f"{place}{REBOOT.summary}", REBOOT.commands)
     for subject, text in wrong:
         yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=fix)
-    past = {event.what for event in log.system}
+    past = {event.what for event in log.system} - {Trouble.NEIGHBOURS}  # of which net.reach tells
     needs = {
         Trouble.HUNG: system.stuck,
         Trouble.LOCKUP: system.uptime,

@@ -21,6 +21,7 @@ from netdoctor.api import (
     Cpu,
     Environ,
     Finding,
+    Fix,
     Gpus,
     Intent,
     Kernel,
@@ -48,6 +49,7 @@ from netdoctor.api import (
 )
 
 # A rank's own: three standard streams, and three listeners a communicator (NCCL src/bootstrap.cc, src/proxy.cc).
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY (cuda.h)
 FILES_LEAST = 6
 FILES_MOST = 256  # libraries and the driver's devices
 # The main thread, and NCCL's ncclProxyService (src/proxy.cc) or Gloo's loop (gloo/transport/tcp/loop.cc).
@@ -156,6 +158,7 @@ def limits(
     if not vantage.job_user:
         yield unknown(f"limits are the job's own, not these: {vantage.elsewhere}", how=FROM_JOB)
         return
+    yield from _address_space(kernel.limit("as"), gpus, baseline)
     nodes = intent.count
     if isinstance(nodes, Unavailable) or not intent.ranks_here or not intent.ranks_most:
         lost = missing(nodes, environ.launcher)
@@ -206,6 +209,22 @@ def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
     if limit == UNLIMITED:
         return ok("open files are not limited", subject="nofile", ranks=here.ranks)
     return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most, what), "nofile", "{} descriptors a process")
+
+
+def _address_space(limit: int | Unavailable, gpus: Gpus, baseline: Baseline) -> Iterator[Finding]:
+    """RLIMIT_AS, which no job with GPUs should have: CUDA reserves addresses for all memory of host and GPUs (CUDA C++
+    Programming Guide, Unified Virtual Address Space), and says that it is out of memory where it may not."""
+    if isinstance(limit, Unavailable) or limit == UNLIMITED or not (gpus.all or gpus.visible):
+        return
+    run = baseline.run
+    has, how = f"ulimit -v leaves {size_text(limit)} of addresses", "ulimit -v unlimited, in the job"
+    if gpus.refused == OUT_OF_MEMORY:
+        fix = Fix("take the limit of addresses away", ("ulimit -v unlimited",), ("Slurm: VSizeFactor=0 in slurm.conf",))
+        why = "CUDA reserves addresses for all memory of host and GPUs at once, however little of it is used"
+        text = f"{has}, and cuInit ends with CUDA_ERROR_OUT_OF_MEMORY (2)"
+        yield fail(text, subject="addresses", loss=cost.STOPS, expected="unlimited", why=why, fix=fix, limit=limit)
+    elif isinstance(run, Unavailable) or not run.finished or not run.experiment.gpus:
+        yield unknown(f"{has}: CUDA reserves some for all memory of host and GPUs", subject="addresses", how=how, limit=limit)
 
 
 def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> Finding:

@@ -47,6 +47,7 @@ from netdoctor.api import (
     missing,
     ok,
     parse_hcas,
+    partition,
     rails,
     size_text,
     skip,
@@ -138,6 +139,9 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
             states = _given(states, hcas.selected(rdma.devices, choice) if choice else rdma.devices, here)
         yield from _devices(states, here)
         yield from _across(chosen, states, here, pci)
+        if vantage.of_the_job:
+            devices = [one.device for one in chosen]
+            yield from partition.judge(devices, environ, path, lambda n: fix_environment(vantage, f"{partition.INDEX}={n}"))
         if isinstance(expected.hcas, int):
             yield _count(rdma.devices, here, pci, expected.hcas)
         yield from _rate([one.device for one, _ in states], choice, expected)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.base import Fact
-from netdoctor.host.base import Host, mapping, value
-from netdoctor.model import Unavailable
+from netdoctor.host.base import Host, mapping, read, value
+from netdoctor.model import Kind, Unavailable
 
 # STA_UNSYNC: set from boot on, and again where a daemon says nothing until the error may be 16 s (kernel/time/ntp.c).
 UNSYNC: Final = 0x0040
+_SOURCE: Final = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 WRITTEN: Final = 1735689600  # 2025-01-01: no clock that shows an earlier time is right, for netdoctor is younger
 
 
@@ -21,6 +22,7 @@ class Clock(Fact):
     kept: bool | Unavailable  # chrony, ntpd, timesyncd, ptp4l with phc2sys or a hypervisor's agent told the kernel so
     error: float | Unavailable  # seconds that it may be wrong by, as whoever keeps it says; means nothing where nobody does
     early: bool | Unavailable  # before netdoctor was written
+    source: str | Unavailable = Unavailable(Kind.NOT_READ, "nobody asked by what the kernel counts time")
 
 
 def probe(host: Host) -> Clock | Unavailable:
@@ -33,4 +35,5 @@ def probe(host: Host) -> Clock | Unavailable:
         status if isinstance(status, Unavailable) else not status & UNSYNC,
         most if isinstance(most, Unavailable) else most / 1e6,
         now if isinstance(now, Unavailable) else now < WRITTEN,
+        source if isinstance(source := read(host, _SOURCE), Unavailable) else source.strip(),
     )

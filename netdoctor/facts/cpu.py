@@ -13,6 +13,7 @@ from netdoctor.model import Kind, Unavailable
 
 MAX_CPUS: Final = 1 << 16  # more than any machine has: a list with more is rubbish
 _NODES: Final = "/sys/devices/system/node"
+_ISOLATED: Final = "/sys/devices/system/cpu/isolated"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Cpu(Fact):
     memory_allowed: frozenset[int] | Unavailable  # Mems_allowed_list
     online: frozenset[int] | Unavailable
     memory_policy: MemoryPolicy | Unavailable = Unavailable(Kind.NOT_READ)
+    isolated: frozenset[int] | Unavailable = frozenset()  # by isolcpus: to these the scheduler moves no thread by itself
 
 
 def probe(host: Host) -> Cpu:
@@ -48,7 +50,12 @@ def probe(host: Host) -> Cpu:
     status = read(host, "/proc/self/status")
     online = cpu_list(read(host, "/sys/devices/system/cpu/online"), "/sys/devices/system/cpu/online")
     return Cpu(
-        _nodes(host, online), _mask(status, "Cpus_allowed_list"), _mask(status, "Mems_allowed_list"), online, _policy(host)
+        _nodes(host, online),
+        _mask(status, "Cpus_allowed_list"),
+        _mask(status, "Mems_allowed_list"),
+        online,
+        _policy(host),
+        cpu_list(read(host, _ISOLATED), _ISOLATED),
     )
 
 

@@ -30,7 +30,7 @@ class Kernel(Fact):
     modules: Mapping[str, Module | Unavailable]  # of `MODULES`; absent ones are Unavailable(Kind.ABSENT)
     memory_peers: Mapping[str, str | Unavailable]  # /sys/kernel/mm/memory_peers/NAME/version by NAME, of `MEMORY_PEERS`
     sysctls: Mapping[str, str | Unavailable]  # dotted name -> text
-    limits: Mapping[str, int | Unavailable]  # soft ones: "memlock" (bytes), "nofile", "stack" (bytes), "nproc"; or `UNLIMITED`
+    limits: Mapping[str, int | Unavailable]  # soft ones: "memlock", "stack", "as" (bytes), "nofile", "nproc"; or `UNLIMITED`
     shm_size: int | Unavailable  # bytes that /dev/shm may hold
     shm_free: int | Unavailable  # of them those that nobody holds now
     threads: int | Unavailable = Unavailable(Kind.NOT_READ, "/proc/loadavg was not read")  # of all users, on the whole machine
@@ -103,6 +103,7 @@ _LIMITS: Final = {
     "Max open files": "nofile",
     "Max stack size": "stack",
     "Max processes": "nproc",
+    "Max address space": "as",
 }
 
 

@@ -38,6 +38,7 @@ class Trouble(Word):
     RECOVERED = "device recovered"
     SICK = "adapter's firmware failed"  # name: its PCI address
     CURED = "adapter recovered"
+    NEIGHBOURS = "table of neighbours full"  # name: the table's
 
 
 # Words of the newest kernels and of those of the last years; the sources stand at `SYSTEM` of the helper.
@@ -55,6 +56,7 @@ _TROUBLE: Final = (
     (re.compile(r"([0-9a-f:.]{12,16}): (?:AER: )?device recovery successful"), Trouble.RECOVERED),
     (re.compile(r"mlx5_core ([0-9a-f:.]{12,16}): .*(?:health compromised|firmware internal error)"), Trouble.SICK),
     (re.compile(r"mlx5_core ([0-9a-f:.]{12,16}): .*health recovery succeeded"), Trouble.CURED),
+    (re.compile(r"(arp_cache|ndisc_cache): neighbor table overflow"), Trouble.NEIGHBOURS),
 )
 _SICK: Final = frozenset({Kind.TIMED_OUT, Kind.FAILED, Kind.CRASHED})  # NVML's answer: there is a driver, and something ails it
 _ENDS: Final = {Trouble.MOUNTED: Trouble.DEAD, Trouble.RECOVERED: Trouble.UNRECOVERED, Trouble.CURED: Trouble.SICK}

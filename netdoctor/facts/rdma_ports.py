@@ -15,6 +15,7 @@ _LAYERS: Final = frozenset({"InfiniBand", "Ethernet", "Unknown", "Unspecified"})
 _STATES: Final = frozenset({"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"})
 # A RoCE port has up to 256 GID entries and fills them from the front; reading stops after this many empty ones in a row.
 _EMPTY_GIDS: Final = 16
+_PKEYS: Final = 32  # entries of a P_Key table that are read: subnet managers fill it from the front
 UNNAMED: Final = Unavailable(Kind.UNSUPPORTED, "the kernel may have no name for this speed")
 _NO_GID: Final = frozenset({"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000"})
 
@@ -40,10 +41,17 @@ class RdmaPort:
     rate_gbps: float | Unavailable  # as NCCL is told
     gids: tuple[Gid, ...] | Unavailable
     lanes: int | None = None  # of the link, as its rate says ("4X"); None: it does not
-    pkey: int | None | Unavailable = None  # the first of its table, which NCCL takes (NCCL_IB_PKEY); of InfiniBand alone
+    # The P_Key table of an InfiniBand port, up to its first empty entry (0x0000) and with it; None: it was not asked.
+    pkeys: tuple[int, ...] | None | Unavailable = None
+    pkey_slots: int = 0  # entries that the table has, filled or not
     mtu: int | None = None  # bytes of its packets (active_mtu), as libibverbs says; None: it was not asked, or does not say
     speed: str = ""  # the name that the kernel gives it: "NDR"
     unnamed: bool = False  # its rate is what stands for every speed that the kernel does not know
+
+    @property
+    def pkey(self) -> int | None | Unavailable:
+        """The first of its table, which NCCL takes by default."""
+        return self.pkeys[0] if self.pkeys else self.pkeys if isinstance(self.pkeys, Unavailable) else None
 
     @property
     def rate(self) -> float | Unavailable:
@@ -79,6 +87,7 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
         layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
     if isinstance(state, str) and state not in _STATES:
         state = Unavailable(Kind.MALFORMED, f"{where}/state: {state[:40]!r}")
+    pkeys, slots = _pkeys(host, f"{where}/pkeys") if layer == "InfiniBand" else (None, 0)
     return RdmaPort(
         number=number,
         state=state,
@@ -88,7 +97,8 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
         gids=_gids(host, where),
         lanes=int(rate[2]) if rate and rate[2] else None,
         speed=rate[3] or "" if rate else "",
-        pkey=_pkey(host, f"{where}/pkeys/0") if layer == "InfiniBand" else None,
+        pkeys=pkeys,
+        pkey_slots=slots,
     )
 
 
@@ -99,12 +109,22 @@ def with_mtus(ports: tuple[RdmaPort, ...] | Unavailable, told: Any) -> tuple[Rdm
     return tuple(replace(one, mtu=size if type(size := sizes[one.number]) is int else None) for one in ports)
 
 
-def _pkey(host: Host, path: str) -> int | None | Unavailable:
+def _pkeys(host: Host, where: str) -> tuple[tuple[int, ...] | None | Unavailable, int]:
     """None: an older recording did not ask."""
-    found = matching(host, path, r"0x([0-9a-fA-F]{1,4})$")
-    if isinstance(found, Unavailable):
-        return None if found.kind is Kind.NOT_RECORDED else found
-    return int(found[1], 16)
+    listed = names(host, where)
+    older = isinstance(listed, Unavailable) and listed.kind is Kind.NOT_RECORDED  # which asked for the first alone
+    if isinstance(listed, Unavailable) and not older:
+        return listed, 0
+    slots = 1 if older else sum(one.isdecimal() for one in listed or ())
+    table = list[int]()
+    for index in range(min(slots, _PKEYS)):
+        found = matching(host, f"{where}/{index}", r"0x([0-9a-fA-F]{1,4})$")
+        if isinstance(found, Unavailable):
+            return None if found.kind is Kind.NOT_RECORDED else found, slots
+        table.append(int(found[1], 16))
+        if not table[-1] & 0x7FFF:
+            break
+    return tuple(table) or Unavailable(Kind.EMPTY, where), slots
 
 
 def _after_number(host: Host, path: str) -> str | Unavailable:

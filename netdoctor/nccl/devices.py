@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.ranks import SeenRank, masked, old_mig
@@ -92,3 +93,22 @@ def _parts_allowed(nccl: Version | Unavailable, told: bool) -> bool | Unavailabl
     if isinstance(nccl, Unavailable) or nccl < _CROWDS:
         return nccl if isinstance(nccl, Unavailable) else False
     return told or Unavailable(Kind.NOT_READ, "NCCL from 2.30.3 on may want NCCL_MULTI_RANK_GPU_ENABLE=1 for it")
+
+
+def of_another_job(gpus: Gpus, environ: Environ) -> str | None:
+    """GPUs that the job named itself and Slurm gave others, or nobody; None: not, or it cannot be told.
+
+    Where every GPU of the node opens, no cgroup holds the job to its own (cgroup.conf(5), ConstrainDevices), and Slurm's
+    numbers are the node's, as those of CUDA_VISIBLE_DEVICES are (src/plugins/gres/common).  Where some do not, CUDA's begin at
+    0 again.
+    """
+    given = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    numbers = [one.split(",") for one in (given, environ.get("CUDA_VISIBLE_DEVICES")) if isinstance(one, str) and one]
+    if len(numbers) < 2 or not all(one.isdecimal() for some in numbers for one in some):
+        return None
+    own, taken = ({int(one) for one in some} for some in numbers)
+    opened = {gpu.index for gpu in gpus.all or () if isinstance(gpu.uuid, str)}
+    if taken <= own or not own | taken <= opened:
+        return None
+    others = ", ".join(map(str, sorted(taken - own)))
+    return f"Slurm gave this job GPUs {given} of this node, and CUDA_VISIBLE_DEVICES takes {others}"

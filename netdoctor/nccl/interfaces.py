@@ -13,6 +13,8 @@ from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl import ifname
 from netdoctor.nccl.interface_names import INSIDE_NAMES, TUNNEL_NAMES
 
+# Linux drivers/net/usb: the host's end of a Redfish host interface (DMTF DSP0270), by which it talks to its own BMC.
+_BY_USB: Final = frozenset({"cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host"})
 INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")  # networks of containers, and tunnels
 
 
@@ -52,10 +54,16 @@ def stays(net: Net, link: Link, *, named: bool = False) -> bool:
     """Whether what goes by this interface stays in the node: the loopback, and a network of containers or a tunnel by which
     nothing leads to another node.  What the job names is the network that it means: a tunnel between hosts, or the dummy that
     carries a routed host's own address (BGP to the host)."""
-    if link.loopback:
+    if link.loopback or of_the_bmc(link):
         return True
     tunnel = link.kind in INSIDE_KINDS or link.name.startswith(TUNNEL_NAMES)
     return inside_node(net, link) and link.name not in leading_out(net) and not (named and tunnel)
+
+
+def of_the_bmc(link: Link) -> bool:
+    """The USB network of this node and its BMC, whose IPv4 addresses are link-local (RFC 3927), and the same on every node."""
+    own = [one for one in link.addresses if not is_link_local6(one.ip)]
+    return link.driver in _BY_USB and bool(own) and all(ip_address(one.ip).is_link_local for one in own)
 
 
 def of_sockets(net: Net, environ: Environ, version: Version) -> tuple[tuple[Link, ...], tuple[Link, ...]] | Unavailable:
@@ -127,6 +135,9 @@ def fault(link: Link, ip: str, better: tuple[str, ...], net: Net, *, several: bo
         return "an IPv6 link-local address, whose scope is an interface number of this node: it leads nowhere on another"
     if link.loopback:
         return "the loopback, which no other node reaches" if several else None
+    if of_the_bmc(link):
+        lead = f"; the route to other nodes leads through {better[0]}" if better else ""
+        return f"the USB network of this node and its BMC, with an address that every node has{lead}" if several else None
     if better and stays(net, link, named=named):
         return f"a container or tunnel network; the route to other nodes leads through {better[0]}"
     if not link.running and better:

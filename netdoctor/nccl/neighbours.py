@@ -16,6 +16,7 @@ from netdoctor.causes.cost import SOMETIMES
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
+from netdoctor.facts.kernel_log import KernelLog, Trouble
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.net import Link, Net
 from netdoctor.facts.rdma import Rdma
@@ -23,6 +24,9 @@ from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, count, miss
 from netdoctor.nccl import ifname, interfaces
 
 _TABLES: Final = {4: "arp_cache", 6: "ndisc_cache"}  # the kernel's names: net/ipv4/arp.c, net/ipv6/ndisc.c
+RECENT: Final = (
+    3600  # seconds: the kernel says it each time that it happens, at most some times in five seconds (net_ratelimit)
+)
 _ASK: Final = ("NCCL_SOCKET_FAMILY", "NCCL_IB_ADDR_FAMILY")
 
 
@@ -120,6 +124,29 @@ def _peers(nodes: int) -> int:
     (src/graph/trees.cc, ncclGetDtree), two of each step of PAT, which are as many as powers of two below the nodes
     (src/transport/generic.cc, ncclTransportPatConnect)."""
     return 2 + 2 * 3 + 2 * (nodes - 1).bit_length()
+
+
+def overflown(
+    family: int, log: KernelLog, uptime: float | Unavailable, kernel: Kernel, mend: Callable[[int], Fix]
+) -> Iterator[Finding]:
+    """That the kernel met its limit, whatever this job needs: the table is one for all of the machine, and its other networks
+    and jobs fill it, too.  Only what it said within `RECENT` holds still: the limit may have been raised since."""
+    last = [one for one in log.system or () if one.what is Trouble.NEIGHBOURS and one.name == _TABLES[family]]
+    most = kernel.sysctl_ints(sysctl(family, 3))
+    if not last or isinstance(uptime, Unavailable) or not 0 <= uptime - last[-1].second < RECENT:
+        return
+    room = most[0] if not isinstance(most, Unavailable) else 1024
+    yield Finding(
+        Status.FAIL,
+        f"the kernel said within the last hour that its table of neighbours ({_TABLES[family]}) is full",
+        f"table of {'neighbours' if family == 4 else 'IPv6 neighbours'}",
+        loss=SOMETIMES,
+        expected=f"{sysctl(family, 3)} above what all networks of the node hold",
+        why="who asks for one more gets ENOBUFS: connections and RoCE's queue pairs fail, with other hosts each time",
+        fix=mend(room),
+        measured={"times": last[-1].times},
+        evidence={} if isinstance(most, Unavailable) else {"room": most[0]},
+    )
 
 
 def _talks(net: Net, environ: Environ, rdma: Rdma, version: Version, *, sockets: bool) -> _Ways | Unavailable:

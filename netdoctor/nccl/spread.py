@@ -42,6 +42,12 @@ class Spread:
         """Those by which nothing leads to another node."""
         return tuple(link.name for link in self.links if interfaces.stays(self.net, link, named=self.meant))
 
+    @property
+    def inside(self) -> str:
+        """What these are, in words."""
+        by_usb = any(map(interfaces.of_the_bmc, self.links))
+        return f"loopback, container or tunnel networks{', or that of the BMC,' * by_usb}"
+
     @cached_property
     def outer(self) -> tuple[Link, ...]:
         return tuple(link for link in self.links if link.name not in self.stray)

@@ -21,7 +21,7 @@ from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Status, Unavailable
 from netdoctor.nccl.transport import sockets_meant
-from netdoctor.variables import assignments, catalogue
+from netdoctor.variables import assignments, catalogue, conf_unread
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.issue import Context, Issue, Known
 
@@ -387,9 +387,7 @@ def judge_fact(environ: Environ, known: Known) -> list[Finding]:
             lines += file.entries
             findings += [one for text, number in file.without_value for one in judge_line(text, Origin(file.path, number))]
         elif file.entries.kind not in (Kind.ABSENT, Kind.DENIED):
-            evidence = {"variable": None, "value": None, "source": file.path, "rule": "not-read", "row": None}
-            message, how = f"{file.path} could not be read: {file.entries}", f"read {file.path} as the job's user"
-            findings.append(Finding(Status.UNKNOWN, message, file.path, evidence=evidence, how=how))
+            findings.append(conf_unread.finding(file, file.entries))
     findings += judge_conf(lines, dict(environ.variables))
     if isinstance(nccl, Unavailable):
         message = f"not all conf files could be read: {nccl}"

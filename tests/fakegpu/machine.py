@@ -337,7 +337,7 @@ def _read_hca(machine: str, n: int, one: Mapping[str, Any], above: Mapping[str, 
                 lid=int(port.get("lid", 16 + 2 * n + number)) if layer == "InfiniBand" else 0,
                 vlan=int(port.get("vlan", 0)),
                 gids=usual,
-                pkey=int(port.get("pkey", 0xFFFF)),
+                pkeys=tuple(port.get("pkeys", (port.get("pkey", 0xFFFF),))),
                 table=max(int(port.get("table", 8 if ethernet else 1)), *(i + 1 for i in usual)) if usual else 1,
             )
         )

@@ -94,7 +94,7 @@ class Port:
     vlan: int
     gids: Mapping[int, Gid]
     table: int  # entries of the GID table, filled or not
-    pkey: int = 0xFFFF  # the first of its table
+    pkeys: tuple[int, ...] = (0xFFFF,)  # its table, without the empty entries at the end
 
     @property
     def ethernet(self) -> bool:

@@ -162,7 +162,7 @@ def port(tree: Tree, where: str, one: Port, elsewhere: bool = False) -> None:
     tree.write(f"{where}/counters", **dict.fromkeys(f"{zero} excessive_buffer_overrun_errors port_xmit_wait".split(), "0"))
     zero = "out_of_sequence packet_seq_err local_ack_timeout_err rnr_nak_retry_err"
     tree.write(f"{where}/hw_counters", **dict.fromkeys(zero.split(), "0"))
-    tree.write(f"{where}/pkeys", **{"0": f"0x{one.pkey:04x}"})
+    tree.write(f"{where}/pkeys", **{str(n): f"0x{key:04x}" for n, key in enumerate((*one.pkeys, 0))})
     tree.folder(f"{where}/gids")
     for index in range(one.table):
         gid: Gid | None = one.gids.get(index)

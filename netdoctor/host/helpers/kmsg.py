@@ -35,6 +35,7 @@ SYSTEM = (
     "mounted filesystem",
     ": Mounting V",
     "first mount of filesystem",
+    "neighbor table overflow",  # net/core/neighbour.c, neigh_alloc
 )
 KERNEL = 0  # LOG_KERN of <syslog.h>: PRIORITY is 8 times the facility, and the level
 # The kernel's first line: where the journal has it, it reaches back to the boot.

@@ -231,7 +231,8 @@ class Composed:
             "Max stack size            8388608              unlimited            bytes     \n"
             "Max processes             4127195              4127195              processes \n"
             "Max open files            1048576              1048576              files     \n"
-            f"Max locked memory         {memlock:<20} {memlock:<20} bytes     \n",
+            f"Max locked memory         {memlock:<20} {memlock:<20} bytes     \n"
+            "Max address space         unlimited            unlimited            bytes     \n",
         )
         write("/proc/self/uid_map", "         0          0 4294967295\n")
         write("/proc/self/cgroup", f"{self.told.get('cgroup', '0::/user.slice/user-1000.slice/session-4.scope')}\n")
