@@ -24,6 +24,7 @@ _NOT_FACTS: Final = frozenset(
         "vias",
         "virtual_devices",
         "files",
+        "documents",
         "lines",
         "nccl_lines",
         "bytes_read",

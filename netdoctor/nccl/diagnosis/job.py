@@ -95,6 +95,14 @@ def not_told(end: Outcome) -> Finding:
     return _unknown(text, "job", {"outcome": end.ending.value, "how": end.how}, _NEXT)
 
 
+def no_log() -> Finding:
+    """Of texts in which nothing happens: what they say of errors is of no job."""
+    text = (
+        "this is no log of a job: its lines are sentences, and none begins with a time, a level, a rank or a process"
+    )
+    return _unknown(text, "job", {}, "the job's own output, with NCCL_DEBUG=INFO")
+
+
 def _verbatim(events: Sequence[Event]) -> list[str]:
     return [
         f"{e.where}: {e.text[:400]}" + (f" (and {e.count - 1} more like it)" if e.count > 1 else "") for e in events[:_LINES]

@@ -25,7 +25,7 @@ from netdoctor.nccl.diagnosis import (
     xids,
 )
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
-from netdoctor.nccl.diagnosis.job import not_told, went
+from netdoctor.nccl.diagnosis.job import no_log, not_told, went
 from netdoctor.nccl.diagnosis.kinds import Role, kind
 from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
 from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, follows, leaving, order, origin, outcome
@@ -43,7 +43,7 @@ _MAX: Final = 6  # findings that fail
 
 def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     """The findings of a log: fails (likeliest first), and how the job went: a pass, or what the log cannot tell."""
-    first, *others = _findings(log)
+    first, *others = (no_log(),) if log.documents and len(log.documents) == len(log.files) else _findings(log)
     if log.runs > 1:
         note = f"a file holds the output of {log.runs} jobs or more, one after the other: this is of the last of them"
         first = replace(first, notes=(*first.notes, note))

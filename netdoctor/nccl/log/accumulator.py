@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -118,6 +119,7 @@ class Accumulator:
         default_factory=set
     )  # processes that are rank 0 in headers of nccl-tests, since the last result
     alone: int = 0  # the most of them at once: each runs by itself
+    documents: set[int] = field(default_factory=set)  # files that are no log
     unended: set[int] = field(default_factory=set)  # files whose last line has no end
     lines: int = 0
     nccl_lines: int = 0
@@ -140,6 +142,16 @@ class Accumulator:
         """Another job's lines begin in the file that is read: keep those, and what lines before them say of the machine."""
         at = len(self.files) - 1
         self.runs[at] = self.runs.get(at, 1) + 1
+        self._forget(at, begin)
+
+    def document(self) -> None:
+        """The file that was read is no log: whatever it says happened to nobody."""
+        at = len(self.files) - 1
+        self.documents.add(at)
+        self._forget(at, sys.maxsize)
+
+    def _forget(self, at: int, begin: int) -> None:
+        """What a file's lines before `begin` told of a job; what they say of the machine is kept."""
         kept = {key: e for key, e in self.events.items() if e.file != at or e.last >= begin}
         for e in kept.values():
             if e.file == at and e.line < begin:

@@ -70,6 +70,19 @@ _PROGRESS: Final = re.compile(
 )
 
 
+# A program's text that stands in a log, as where it prints itself or a shell runs with -x: what it would say, it has not said.
+_TEXT: Final = re.compile(
+    rb"\s*(?:(?:raise|throw|return|assert|elif|if|except|def|class|import|from) .{0,200}[:(]|\++ ?(?:echo|printf|grep|awk|sed) "
+    rb"|(?:[\w.]{1,60}\.)?(?:print|printf|fprintf|cout|echo|debug|info|warn|warning|error|exception|fatal|critical|log)"
+    rb"(?: ?\(| )[^\"'`]{0,40}[fr]?[\"'`])"
+)
+
+
+def text_of_a_program(line: bytes) -> bool:
+    """Whether a line is a statement of a program, and no word of it while it runs."""
+    return _TEXT.match(line) is not None
+
+
 def benign(message: bytes) -> bool:
     """Whether a warning of NCCL's is known to do no harm."""
     return _BENIGN.search(message) is not None

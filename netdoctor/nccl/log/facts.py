@@ -226,6 +226,7 @@ class LogFacts(RunLog):
     runs: int = 1  # jobs whose output is in one file, the most; the last of them is what these facts are of
     silence: int = 0  # minutes that a file goes on after its last sign of work, the longest
     counted: str = ""  # the steps of a program that went on to say something after the last of them, by its own count
+    documents: tuple[str, ...] = ()  # files that are no log of a job
     unended: bool = False  # the last line of a file has no end
     written: bool | None = None  # whether a process still writes a file of it; None: of ranks whose end is known otherwise
     alone: int = 0  # processes of nccl-tests that are rank 0 of a run of their own

@@ -55,6 +55,7 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         runs=max(accumulator.runs.values(), default=1),
         counted=accumulator.counted if len(accumulator.files) == 1 else "",
         silence=accumulator.silence,
+        documents=tuple(accumulator.files[n] for n in sorted(accumulator.documents)),
         unended=bool(accumulator.unended),
         alone=accumulator.alone,
         files=tuple(accumulator.files),

@@ -28,6 +28,9 @@ _MARK: Final = re.compile(rb"(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?)+
 _NUMBER: Final = re.compile(rb"( *)(\d{1,6})( *\| ?|\t| +|:)")
 _LONGEST: Final = 400  # lines of one traceback
 _CUT: Final = 2  # lines between two frames: the program's text, and Python 3.11's marks below it
+_INDENTED: Final = b"  "  # a frame, and below it what it quotes of the program (Lib/traceback.py)
+_QUOTED: Final = b"    "
+_STATEMENT: Final = re.compile(rb"(?:raise|return|yield|await|with|for|if|assert)\b|[\w.\[\]]{1,80}(?: ?[:+*/|-]?= ?\S|\()")
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
 # Files of others: the last frame outside of them is the program's.
 _LIBRARIES: Final = re.compile(rb"site-packages|dist-packages|/lib/python3|<frozen|<string>|/runpy\.py")
@@ -45,7 +48,7 @@ class Raised(NamedTuple):
 
 
 class _Open:
-    __slots__ = ("headless", "ignored", "last", "left", "number", "own", "said", "since")
+    __slots__ = ("flat", "headless", "ignored", "last", "left", "number", "own", "quotes", "said", "since")
 
     def __init__(self, ignored: bool, headless: bool = False) -> None:
         self.headless = headless
@@ -53,6 +56,8 @@ class _Open:
         self.left = _LONGEST
         self.own: tuple[bytes, bytes] | None = None
         self.last: tuple[bytes, bytes] | None = None
+        self.flat = False  # the last frame is not indented
+        self.quotes = False  # since the last frame there was nothing but what it quotes
         self.since = 0  # lines after the last frame
         self.said = b""  # the first of them: the program's own text
         self.number = 0  # of the line of the last frame
@@ -62,6 +67,7 @@ class Tracebacks:
     """Feed it lines; it says when a traceback has ended."""
 
     def __init__(self) -> None:
+        self.quoting = False  # the line that was fed last is a frame, or the program's own text below one: nobody says it
         self._open: dict[bytes, _Open] = {}
         self._ignored: set[bytes] = set()  # marks of those whose next traceback is of what Python ignored
 
@@ -78,6 +84,7 @@ class Tracebacks:
         ]
         self._open.clear()
         self._ignored.clear()
+        self.quoting = False
         return cut
 
     def concerns(self, line: bytes) -> bool:
@@ -86,6 +93,7 @@ class Tracebacks:
 
     def feed(self, line: bytes, number: int) -> Raised | None:
         line = _TIMES.sub(b"", line, count=1)
+        self.quoting = False
         start = line.find(_START)
         if start >= 0:
             if len(self._open) < _OPEN:
@@ -110,10 +118,12 @@ class Tracebacks:
         if frame is not None:
             at.last = frame["file"], frame["line"]
             at.since, at.said, at.number = 0, b"", number
+            at.flat, at.quotes, self.quoting = not body.startswith(_INDENTED), True, True
             if not _LIBRARIES.search(frame["file"]):
                 at.own = at.last
             return None
         at.since += 1
+        at.quotes = self.quoting = at.quotes and self._quoted(at, body)
         if at.since == 1:
             at.said = body.strip()
         if at.last is not None and (twice := _TWICE.match(body.rstrip())) is not None:
@@ -121,6 +131,7 @@ class Tracebacks:
         raised = _RAISED.match(body.rstrip()) if at.last is not None else None
         if raised is not None or at.left <= 0:
             del self._open[mark]
+            self.quoting = False
         if raised is None or at.last is None:
             return None
         file, row = at.own or at.last
@@ -130,6 +141,14 @@ class Tracebacks:
         if b":" not in body and at.said:  # a bare name, as of an assert: what it says is the program's own line
             body = body.rstrip() + b": " + at.said
         return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
+
+    @staticmethod
+    def _quoted(at: _Open, body: bytes) -> bool:
+        """Whether a line below a frame, and others of its kind, is the program's own; where a page took the indents away, a
+        single one that reads like a statement."""
+        if at.flat:
+            return at.since == 1 and _STATEMENT.match(body) is not None and _RAISED.match(body.rstrip()) is None
+        return body.startswith(_QUOTED)
 
     def _mark(self, line: bytes) -> bytes | None:
         """The open traceback that a line goes on: all its lines begin alike, or only the first has a logger's mark."""
