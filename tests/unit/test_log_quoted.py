@@ -56,8 +56,8 @@ def test_what_a_traceback_quotes_is_no_message(indent: str, marks: str) -> None:
         '    raise RuntimeError("CUDA error: an illegal memory access was encountered")',
         'logger.error(f"CUDA out of memory. Tried to allocate {n} GiB")',
         '+ echo "slurmstepd: error: Detected 1 oom_kill event"',
-        "INFO: look for lines like `n1:12:34 [0] net.cc:33 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out`",
-        '2026-01-01 10:00:00 INFO the test writes "NCCL WARN Cuda failure \'out of memory\'" and greps for it',
+        "INFO: look for `n1:1:3 [0] a.cc:3 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out`",
+        "2026-01-01 10:00:00 INFO the test writes \"NCCL WARN Cuda failure 'out of memory'\" and greps for it",
         '    print("NCCL WARN Net : Call to ibv_modify_qp failed with error Connection timed out")',
     ],
 )

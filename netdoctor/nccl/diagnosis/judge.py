@@ -28,7 +28,19 @@ from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, au
 from netdoctor.nccl.diagnosis.job import no_log, not_told, went
 from netdoctor.nccl.diagnosis.kinds import Role, kind
 from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
-from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, follows, leaving, order, origin, outcome
+from netdoctor.nccl.diagnosis.outcome import (
+    After,
+    Ending,
+    Outcome,
+    after,
+    before,
+    closed,
+    follows,
+    leaving,
+    order,
+    origin,
+    outcome,
+)
 from netdoctor.nccl.diagnosis.victims import without_victims
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
@@ -79,7 +91,11 @@ def _findings(log: LogFacts) -> tuple[Finding, ...]:
 def _survived(h: Hypothesis, end: Outcome) -> Hypothesis:
     """What came before a good end has stopped nothing, unless it is the result that is wrong."""
     loss = h.loss or CAUSES[h.cause].loss
-    if h.cause == "wrong_data" or not (h.events and end.events and all(before(e, end.events[-1]) for e in h.events)):
+    if (
+        h.cause == "wrong_data"
+        or closed(end)
+        or not (h.events and end.events and all(before(e, end.events[-1]) for e in h.events))
+    ):
         return h
     return replace(h, loss=min(loss, MIGHT, key=lambda one: one.severity.rank))
 

@@ -168,6 +168,9 @@ class Parser:
             self._raised(cut, cut.text)
         self.accumulator.counted = self._last_words.counted
         self.accumulator.silence = max(self.accumulator.silence, self._last_words.silence)
+        if (end := self._last_words.end) is not None:
+            index = self._unnamed()
+            self._events.closed(end[1], Writer(index, self.accumulator.processes[index], prefix.bare(end[1])), end[0])
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             index = self._unnamed()
             self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
@@ -228,7 +231,7 @@ class Parser:
         msg = msg.rstrip(b"\r")
         writer = self._heads.get(head)
         if writer is None and prefix.mentioned(head):
-            self._last_words.latest = line
+            self._last_words.saw(line, number)
             return
         writer = writer or self._writer(head)
         self.accumulator.nccl_lines += 1
@@ -305,7 +308,7 @@ class Parser:
                 return
             self._raised(raised, line)
         elif self._tracebacks.quoting:
-            self._last_words.before, self._last_words.latest = self._last_words.latest, line
+            self._last_words.saw(line, number)
             return
         if (old := prefix.split_level(line)) is not None:
             head, level, msg = old
@@ -322,10 +325,10 @@ class Parser:
         if (facts or self._runs.over) and (begin := self._runs.feed(line, number)) > 0:
             self._next_run(begin)
             shape = self._shape(b"\0" + line, tagged=False)  # what the old one holds is of the run before
-        self._last_words.before, self._last_words.latest = self._last_words.latest, line
+        self._last_words.saw(line, number)
         if work:
             accumulator.worked(prefix.rank(line[:_MARK]), number)
-            self._last_words.work(line)
+            self._last_words.work(line, number)
         if facts and self._facts(line):
             return
         if of_others and not any(p.kind == "service" for p in shape.patterns):

@@ -90,7 +90,11 @@ def mentioned(raw: bytes) -> bool:
     """Whether what stands before ``NCCL INFO`` is a sentence, or the program's own text: it is spoken of, and not said."""
     raw = _STAMP.sub(b" ", raw[-_HEAD:])
     match = next((found for pattern in _WHO if (found := pattern.search(raw))), None)
-    return _IN_QUOTES.search(raw[: match.start()]) is not None if match else _CUT.search(raw) is None or _WORDS.search(raw) is not None
+    return (
+        _IN_QUOTES.search(raw[: match.start()]) is not None
+        if match
+        else _CUT.search(raw) is None or _WORDS.search(raw) is not None
+    )
 
 
 def bare(line: bytes) -> Head:

@@ -8,6 +8,16 @@ from typing import Final, NamedTuple
 _START: Final = b"Traceback (most recent call last):"
 # Python's own words before the traceback of what nobody can catch, after which it goes on: Python/errors.c, Lib/atexit.
 _NOT_RAISED: Final = re.compile(rb"Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs")
+# A server's words before the traceback of what a request ended in; it goes on.  uvicorn (protocols/http), aiohttp
+# (web_protocol.py), Flask (app.py), Tornado (web.py), gRPC (_server.py), Django (log_response), vLLM (entrypoints/openai).
+_HANDLED: Final = re.compile(
+    rb"Exception in ASGI application|Error handling request\b|Exception on /\S{0,200} \[[A-Z]+\]"
+    rb"|Uncaught exception [A-Z]{3,7} /|Exception calling application: "
+    rb"|Internal Server Error: /|Error in preprocessing prompt inputs"
+)
+_WORDS_OF_HANDLED: Final = (b"xception", b"Error handling", b"Internal Server Error: /", b"Error in preproc")
+# Between the tracebacks of exceptions that led to each other: Lib/traceback.py.
+_CHAIN: Final = re.compile(rb"(?:During handling of the above exception|The above exception was the direct cause)")
 _FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9})')
 # A frame of a traceback whose head is not in the log, or of a SyntaxError, which has none; and the names that end one: a stack
 # may be printed without an exception.
@@ -24,6 +34,7 @@ _TWICE: Final = re.compile(rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}?)(?P=ty
 _TIMES: Final = re.compile(rb"\[?(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?\]? ?")
 # The mark of a launcher at the end of what stands before a traceback: a progress bar before it is of its first line only.
 _MARK: Final = re.compile(rb"(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?)+\Z")
+_LAUNCHER: Final = re.compile(rb"(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?| {0,8}\d{1,7}: )*")
 # Lines that an editor or a forum has numbered: "12 ", "  12 | ", "12:" (srun's "3: " is a rank's).
 _NUMBER: Final = re.compile(rb"( *)(\d{1,6})( *\| ?|\t| +|:)")
 _LONGEST: Final = 400  # lines of one traceback
@@ -69,7 +80,8 @@ class Tracebacks:
     def __init__(self) -> None:
         self.quoting = False  # the line that was fed last is a frame, or the program's own text below one: nobody says it
         self._open: dict[bytes, _Open] = {}
-        self._ignored: set[bytes] = set()  # marks of those whose next traceback is of what Python ignored
+        self._ignored: set[bytes] = set()  # marks of those whose next traceback is of what Python ignored, or a server handled
+        self._last_ignored: bytes | None = None  # the mark of the last that has ended, where it was such
 
     @property
     def reading(self) -> bool:
@@ -89,7 +101,8 @@ class Tracebacks:
 
     def concerns(self, line: bytes) -> bool:
         """Whether `feed` could say anything about a line: most lines of a log begin no traceback and belong to none."""
-        return self.reading or _START in line or b"ignored" in line or b"atexit" in line or b'  File "' in line
+        known = self.reading or _START in line or b"ignored" in line or b"atexit" in line or b'  File "' in line
+        return known or any(word in line for word in _WORDS_OF_HANDLED)
 
     def feed(self, line: bytes, number: int) -> Raised | None:
         line = _TIMES.sub(b"", line, count=1)
@@ -98,11 +111,15 @@ class Tracebacks:
         if start >= 0:
             if len(self._open) < _OPEN:
                 self._open[line[:start]] = _Open(line[:start] in self._ignored)
+                self.quoting = line[:start] in self._ignored
             self._ignored.discard(line[:start])
             return None
         if (before := _NOT_RAISED.search(line)) is not None:
             if len(self._ignored) < _OPEN:
                 self._ignored.add(line[: before.start()])
+            return None
+        if self._of_a_request(line):
+            self.quoting = True
             return None
         if self._ignored and (alone := next((m for m in self._ignored if line.startswith(m)), None)) is not None:
             self._ignored.discard(alone)  # without a traceback: of a stream that could not be flushed
@@ -132,6 +149,7 @@ class Tracebacks:
         if raised is not None or at.left <= 0:
             del self._open[mark]
             self.quoting = False
+            self._last_ignored = mark if at.ignored else None
         if raised is None or at.last is None:
             return None
         file, row = at.own or at.last
@@ -141,6 +159,19 @@ class Tracebacks:
         if b":" not in body and at.said:  # a bare name, as of an assert: what it says is the program's own line
             body = body.rstrip() + b": " + at.said
         return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
+
+    def _of_a_request(self, line: bytes) -> bool:
+        """Whether a line says that a server handled what the next traceback is of, or stands before or between such."""
+        if (handled := _HANDLED.search(line)) is not None and len(self._ignored) < _OPEN:
+            whole = line[: handled.start()]
+            launched = _LAUNCHER.match(whole)
+            self._ignored |= {whole, launched[0] if launched else b""}
+            return True
+        last = self._last_ignored
+        if last is not None and line.startswith(last) and _CHAIN.match(line[len(last) :]):
+            self._ignored.add(last)
+            return True
+        return any(line.rstrip() == one.rstrip() for one in self._ignored)
 
     @staticmethod
     def _quoted(at: _Open, body: bytes) -> bool:
