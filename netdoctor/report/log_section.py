@@ -31,6 +31,7 @@ _NOT_FACTS: Final = frozenset(
         "work",
         "up_at",
         "runs",
+        "earlier",
         "counted",
         "silence",
         "unended",

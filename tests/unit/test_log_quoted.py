@@ -106,3 +106,59 @@ def test_a_document_beside_a_log_says_nothing_of_the_job() -> None:
 def test_a_program_that_prints_sentences_is_a_log(end: str) -> None:
     assert document(README.encode() * 20)
     assert not document((README * 20 + end).encode())
+
+
+LONG = "ValueError: these weights are not in the checkpoint: " + ", ".join(f"'blocks.{n}.norm.weight'" for n in range(200))
+
+
+def test_an_exception_may_say_much() -> None:
+    text = TRACEBACK.format(i="  ", marks="").replace("ValueError: the batch is empty", LONG)
+    assert "these weights are not in the checkpoint" in diagnose(parse_text(text))[0].message
+
+
+def test_a_line_of_another_process_names_no_exception() -> None:
+    head = TRACEBACK.partition("ValueError")[0].format(i="  ", marks="")
+    other = "2 processes\nGPU: NVIDIA H100 | Peak FLOPS: 1e15\nRuntimeError: the batch is empty\n"
+    assert [e.data["type"] for e in parse_text(head + other).of("exception")] == ["RuntimeError"]
+
+
+def test_a_list_of_what_may_have_been_alleges_none_of_it() -> None:
+    told = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker IP address: 10.0.0.7"
+        " Worker PID: 626 Worker exit type: SYSTEM_ERROR Worker exit detail: connection error code 2. End of file. {} (1) the "
+        "process was killed by the OOM killer due to high memory usage, (2) ray stop --force was called\n"
+    )
+    for words in ("Some common causes include:", "There are some potential root causes."):
+        (finding,) = (f for f in diagnose(parse_text(told.format(words))) if f.status is Status.FAIL)
+        assert "memory" not in finding.message and "10.0.0.7" in finding.message
+    assert "memory" in diagnose(parse_text(told.format("It is certain:")))[0].message
+
+
+def test_settings_are_no_work() -> None:
+    dump = "{'optimization': {'epochs': 300,\n 'iterations': 5000, 'warmup_steps': 15}}\nmax_steps: 700\n" * 3
+    assert not parse_text(dump).work
+    assert parse_text("epochs: 3/300\nsteps 15\n'epochs': 300, 'loss': 2.1\n").work
+
+
+def test_who_has_no_process_group_lost_it_before() -> None:
+    taken = (
+        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:40112 (errno: 98 - Address already in use).\n"
+    )
+    said = "ValueError: Default process group has not been initialized, please make sure to call init_process_group."
+    text = TRACEBACK.format(i="  ", marks="").replace("ValueError: the batch is empty", said)
+    assert diagnose(parse_text(taken + text))[0].cause == "bootstrap_ports"
+    assert "an argument that it refuses" in diagnose(parse_text(text + taken))[0].message
+
+
+def test_a_child_that_died_is_no_cause_where_the_kernel_says_why() -> None:
+    said = "RuntimeError: One of the subprocesses has abruptly died during map operation."
+    text = TRACEBACK.format(i="  ", marks="").replace("ValueError: the batch is empty", said)
+    killed = (
+        "slurmstepd-n1: error: Detected 4 oom_kill events in StepId=2.batch. Some of the step tasks have been OOM Killed.\n"
+    )
+    assert diagnose(parse_text(text + killed))[0].evidence["fault"] == "host memory exhausted"
+
+
+@pytest.mark.parametrize(("signal", "words"), [(15, "asked to end (SIGTERM)"), (9, "SIGKILL"), (11, "SIGSEGV")])
+def test_mpich_names_the_signal(signal: int, words: str) -> None:
+    assert words in diagnose(parse_text(f"I am 0 of 4\nx3103c0s7b0n0: rank 0 died from signal {signal}\n"))[0].message

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -58,8 +59,17 @@ def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     first, *others = (no_log(),) if log.documents and len(log.documents) == len(log.files) else _findings(log)
     if log.runs > 1:
         note = f"a file holds the output of {log.runs} jobs or more, one after the other: this is of the last of them"
-        first = replace(first, notes=(*first.notes, note))
+        first = replace(first, notes=(*first.notes, note, *_earlier(log)))
     return (first, *others)
+
+
+def _earlier(log: LogFacts) -> Iterator[str]:
+    """How the jobs before the last one of a file went."""
+    firsts = (_findings(replace(run, written=False))[0] for run in log.earlier)
+    for (status, message), times in Counter((f.status, f.message) for f in firsts).items():
+        who = "an earlier one" if times == 1 else f"{times} earlier ones"
+        ended = {Status.FAIL: " failed", Status.PASS: " went well"}.get(status, "")
+        yield f"{who}{ended}: {message[:200]}"
 
 
 def _findings(log: LogFacts) -> tuple[Finding, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from netdoctor.nccl.log.event_kinds import EventKind
-from netdoctor.nccl.log.facts import STEPS, Level
+from netdoctor.nccl.log.facts import STEPS, Level, LogFacts
 
 MAX_PROCESSES: Final = 65536
 MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only
@@ -113,6 +113,9 @@ class Accumulator:
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
     runs: dict[int, int] = field(default_factory=dict)  # file -> jobs whose output is in it, where there are several
+    earlier: deque[LogFacts] = field(
+        default_factory=lambda: deque(maxlen=8)
+    )  # what the runs before the last one of a file tell
     silence: int = 0  # minutes of a file after its last sign of work, the most
     counted: str = ""  # the last file's: "1335 of 1335", where the last sign of work is the end of the program's own count
     rank_zeros: set[str] = field(

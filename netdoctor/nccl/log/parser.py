@@ -16,7 +16,7 @@ from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.last_words import LastWords
-from netdoctor.nccl.log.merge import merge
+from netdoctor.nccl.log.merge import earlier, merge
 from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE
 from netdoctor.nccl.log.own import OwnReports
 from netdoctor.nccl.log.pattern import Pattern
@@ -37,6 +37,8 @@ _PYNCCL: Final = re.compile(rb"using nccl==(\d+\.\d+\.\d+)")
 
 # What an exception that Python ignored still tells: of a GPU, not of the way a process left.
 _TELLS: Final = frozenset({"cuda", "oom", "generic"})
+# After which a run may be another.
+_ENDS: Final = frozenset({"finished", "died", "elastic", "ended"})
 # A warning of NCCL's that no row knows.
 _WARNING: Final = Pattern("warning", (), r"(?s)(?P<said>.{1,200})", ("said",))
 # NCCL's messages where the prefix was cut off.
@@ -163,6 +165,10 @@ class Parser:
             tail, self._tail, self._overlong = self._tail, b"", False
             self.accumulator.unended.add(len(self.accumulator.files) - 1)
             self._chunk(tail, every=True)
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """The lines that come are another file's, or another run's."""
         self._events.close()
         for cut in self._tracebacks.close():
             self._raised(cut, cut.text)
@@ -186,6 +192,7 @@ class Parser:
         self.accumulator.lines += lines
 
     def _telling(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
+        self._sieve.opening = self._runs.opening
         return self._sieve.lines(chunk, self._line + 1, lambda: bool(self._events.following or self._tracebacks.reading))
 
     def _read(self, numbered: Iterable[tuple[int, bytes]], every: bool) -> None:
@@ -322,7 +329,7 @@ class Parser:
         accumulator = self.accumulator
         shape = self._shape(b"\0" + line, tagged=False)
         work, of_others, may_be_bare, facts = shape.plain
-        if (facts or self._runs.over) and (begin := self._runs.feed(line, number)) > 0:
+        if (facts or self._runs.over or self._runs.opens(line)) and (begin := self._runs.feed(line, number)) > 0:
             self._next_run(begin)
             shape = self._shape(b"\0" + line, tagged=False)  # what the old one holds is of the run before
         self._last_words.saw(line, number)
@@ -346,15 +353,17 @@ class Parser:
             accumulator.nccl_lines += 1
             handler(accumulator, process, -1, line[bare.start() :])
         if shape.patterns:
+            self._runs.fell |= any(p.kind in _ENDS for p in shape.patterns)
             self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, None)
 
     def _next_run(self, begin: int) -> None:
         """Another job's output follows, of which `begin` is the first line: what came before is not asked for."""
+        silence = self.accumulator.silence
+        self._conclude()
+        self.accumulator.earlier.append(earlier(self.accumulator, begin))
         self.accumulator.next_run(begin)
+        self.accumulator.silence = silence
         self._shapes.clear()  # they hold events
-        self._events.close()
-        self._tracebacks.close()
-        self._last_words.close(silent=True)
 
     def _facts(self, line: bytes) -> bool:
         """Versions, and what nccl-tests prints; whether the line is nothing else."""

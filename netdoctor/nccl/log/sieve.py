@@ -16,6 +16,7 @@ class Sieve:
     """Lines of one shape (equal apart from digits) hold the same words: they are searched once."""
 
     def __init__(self) -> None:
+        self.opening = b""  # words of a file's first line, which begins another run where it comes again
         self._dull: set[bytes] = set()  # shapes of lines that hold no needle
         self._dull_words: set[bytes] = set()
         self._telling: set[bytes] = set()
@@ -46,7 +47,7 @@ class Sieve:
             self._dull.clear()
             self._telling.clear()
         for shape in new:
-            (self._dull if NEEDLE.search(shape.lower()) is None else self._telling).add(shape)
+            (self._dull if NEEDLE.search(shape.lower()) is None and not self._opens(shape) else self._telling).add(shape)
         return self._telling
 
     def _of_telling_words(self, lines: Iterable[bytes]) -> set[bytes]:
@@ -54,6 +55,8 @@ class Sieve:
         telling, dull = set(), self._dull_words
         for line in lines:
             words = line.split()
+            if self._opens(line):
+                telling.add(line)
             if dull.issuperset(words):
                 continue
             new = [word for word in words if word not in dull and PART.search(word.lower()) is None]
@@ -63,3 +66,6 @@ class Sieve:
             if not dull.issuperset(words):
                 telling.add(line)
         return telling
+
+    def _opens(self, line: bytes) -> bool:
+        return bool(self.opening) and self.opening in line

@@ -23,10 +23,12 @@ _FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9
 # may be printed without an exception.
 _HEADLESS: Final = re.compile(rb'^(?P<mark>.{0,200}?) {2}File "[^"]{1,400}", line \d{1,9}(?:, in \S|\r?$)')
 _NAMED: Final = ("Error", "Exception")
+# Names that an exception has where others' lines stand between it and its traceback: "GPU: NVIDIA H100" is none.
+_COMMON: Final = (b"Error", b"Exception", b"Interrupt", b"Exit", b"Iteration", b"Expired", b"Timeout")
 # Of a class, by the custom of its name; C's own begin small (socket.gaierror), and Ray puts the cause behind its own.
 _RAISED: Final = re.compile(
     rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}|(?:\w{1,60}\.){1,10}\w{0,40}(?:error|timeout))"
-    rb"(?P<of>\(\w{1,80}\))?(?:: ?.{0,600})?$"
+    rb"(?P<of>\(\w{1,80}\))?(?:: ?.*)?$"
 )
 # Two processes write one file at once: each piece of the line stands there twice.
 _TWICE: Final = re.compile(rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}?)(?P=type): : (?P<said>.{1,300}?)(?P=said)$")
@@ -140,12 +142,15 @@ class Tracebacks:
                 at.own = at.last
             return None
         at.since += 1
+        apart = at.since > 1 and not at.quotes  # what stands before it is neither a frame nor what it quotes
         at.quotes = self.quoting = at.quotes and self._quoted(at, body)
         if at.since == 1:
             at.said = body.strip()
         if at.last is not None and (twice := _TWICE.match(body.rstrip())) is not None:
             body = twice["type"] + b": " + twice["said"]
         raised = _RAISED.match(body.rstrip()) if at.last is not None else None
+        if raised is not None and apart and not raised["type"].endswith(_COMMON):
+            raised = None
         if raised is not None or at.left <= 0:
             del self._open[mark]
             self.quoting = False
