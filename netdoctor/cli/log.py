@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from netdoctor.policy import Decide
 
 _BLOCK: Final = 1 << 20
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 _MAX_FILES: Final = 65536
 _MAX_DEPTH: Final = 32
 
@@ -178,11 +179,24 @@ def _blocks(path: str) -> Iterator[bytes | None]:
         yield from _unpacked(raw.read)
 
 
+def _recoded(first: bytes, read: Callable[[int], bytes | None]) -> Iterator[bytes]:
+    """UTF-16 as UTF-8: what PowerShell's ``>`` writes."""
+    import codecs
+
+    decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+    while first:
+        yield decode(first).encode("utf-8", "replace")
+        first = read(_BLOCK) or b""
+
+
 def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes | None]:
     """Blocks of a stream, unpacked where it is gzip (RFC 1952: 1f 8b), by its bytes and not by its name."""
     first = read(_BLOCK) or b""
     if len(first) == 1:
         first += read(_BLOCK) or b""
+    if first[:2] in _UTF16:
+        yield from _recoded(first, read)
+        return
     if first[:2] != b"\x1f\x8b":
         while first:
             yield first

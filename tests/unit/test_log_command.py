@@ -183,6 +183,16 @@ def test_bad_usage(arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.startswith("netdoctor: ")
 
 
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_log_that_powershell_wrote(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes], coding: str) -> None:
+    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(coding, b"")
+    (tmp_path / "a.log").write_bytes(mark + ("loading\r\n" * 400000 + BAD).encode(coding))
+    assert run([str(tmp_path / "a.log")], "json") == 3
+    assert judged.findings(json.loads(shown(capsysbinary)))[0]["evidence"]["lines"][0].endswith(
+        "a.log:400001: Call to bind failed: Address already in use"
+    )
+
+
 def test_broken_gzip(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.gz").write_bytes(b"\x1f\x8b\xff\xffgarbage")
     assert run([str(tmp_path / "x.gz")]) == 2

@@ -39,7 +39,9 @@ def test_the_last_job_of_a_file_is_judged(form) -> None:  # type: ignore[no-unty
     assert well.status is Status.PASS
     ill = diagnose(parse_text(form(GOOD, GOOD, BAD)))[0]
     assert (ill.status, ill.evidence["fault"]) == (Status.FAIL, "GPU memory exhausted")
-    assert all("holds the output of 3 jobs" in f.notes[-1] for f in (well, ill))
+    assert all(sum("holds the output of 3 jobs" in note for note in f.notes) == 1 for f in (well, ill))
+    assert well.notes[-1].startswith("2 earlier ones failed: ")
+    assert ill.notes[-1].startswith("2 earlier ones went well: ")
 
 
 @pytest.mark.parametrize("form", [above, follows])
@@ -69,7 +71,8 @@ def test_the_arguments_that_were_refused_last_are_named() -> None:
     first, then = refusal("unrecognized arguments: --raet"), refusal("argument --rate: invalid float value: 'x'")
     named = diagnose(parse_text(first + then + then))[0]
     assert "invalid float value" in named.message
-    assert "2 jobs or more" in named.notes[-1]
+    assert "2 jobs or more" in named.notes[-2]
+    assert named.notes[-1].startswith("an earlier one failed: ") and "--raet" in named.notes[-1]
     again = diagnose(parse_text(first + then + first))[0]
     assert "--raet" in again.message
 
@@ -136,3 +139,38 @@ def test_a_start_in_the_middle_of_a_long_file_is_seen() -> None:
     refused = noise + refusal("unrecognized arguments: --a") + noise + refusal("unrecognized arguments: --b") + noise
     began = noise + tracked("101500", "a", FIRST) + noise + tracked("113000", "b", LATER) + noise
     assert [parse_bytes(text.encode()).runs for text in (refused, began)] == [2, 2]
+
+
+def dated(at: str, *said: str) -> str:
+    lines = ("the trainer reads its configuration file", *said)
+    return "".join(f"2026-01-05 {at}:0{n} - trainer - INFO - {line}\n" for n, line in enumerate(lines))
+
+
+@pytest.mark.parametrize("noise", ["", "reading shard\n" * 90000])
+def test_a_file_s_first_line_comes_again_at_a_new_start(noise: str) -> None:
+    text = dated("10:00") + FIRST + noise + dated("10:05", "loading") + LATER
+    log = parse_text(text)
+    assert (log.runs, "KeyError: 'epoch'" in diagnose(log)[0].message) == (2, True)
+    assert "IndexError: 7" in diagnose(log)[0].notes[-1]
+    assert [f.status for f in diagnose(parse_text(dated("10:00") + FIRST + dated("10:05") + GOOD))] == [Status.PASS]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(dated("10:00") + FIRST + dated("10:00", "loading") + LATER, id="at once: two ranks"),
+        pytest.param(dated("10:05") + FIRST + dated("10:00", "loading") + LATER, id="earlier: files that were joined"),
+        pytest.param(dated("10:00", "loading") + dated("10:05", "loading") + FIRST + LATER, id="nothing had ended"),
+    ],
+)
+def test_a_first_line_that_comes_again_is_not_always_a_start(text: str) -> None:
+    log = parse_text(text)
+    assert (log.runs, "IndexError: 7" in diagnose(log)[0].message) == (1, True)
+
+
+def test_a_sweep_starts_one_run_after_the_other() -> None:
+    begins = "2026-01-05 10:00:0{n} - wandb.wandb_agent - INFO - Agent starting run with config:\n\tdepth: {n}\n"
+    text = begins.format(n=1) + RAISED.format(MEMORY) + begins.format(n=2) + RAISED.format(MEMORY) + begins.format(n=3) + LATER
+    log = parse_text(text)
+    assert (log.runs, "KeyError: 'epoch'" in diagnose(log)[0].message) == (3, True)
+    assert diagnose(log)[0].notes[-1].startswith("2 earlier ones failed: the memory of GPU 3 is used up")

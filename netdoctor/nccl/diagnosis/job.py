@@ -10,7 +10,7 @@ from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import sockets_between_nodes
-from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, overcome, summary
+from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, closed, good_ends, overcome, summary
 from netdoctor.nccl.diagnosis.rdma import unopened
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -95,6 +95,12 @@ def not_told(end: Outcome) -> Finding:
     return _unknown(text, "job", {"outcome": end.ending.value, "how": end.how}, _NEXT)
 
 
+def no_log() -> Finding:
+    """Of texts in which nothing happens: what they say of errors is of no job."""
+    text = "this is no log of a job: its lines are sentences, and none begins with a time, a level, a rank or a process"
+    return _unknown(text, "job", {}, "the job's own output, with NCCL_DEBUG=INFO")
+
+
 def _verbatim(events: Sequence[Event]) -> list[str]:
     return [
         f"{e.where}: {e.text[:400]}" + (f" (and {e.count - 1} more like it)" if e.count > 1 else "") for e in events[:_LINES]
@@ -123,18 +129,13 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
         for e in (*log.of(*TROUBLE), *_last_words(log, end))
         if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e)) and not _refuted(log, e)
     ]
-    finished = end.ending is Ending.FINISHED and not _closed(end)
+    finished = end.ending is Ending.FINISHED and not closed(end)
     return tuple(sorted((e for e in found if not (finished and kind(e.kind).leaving)), key=lambda e: (e.file, e.line)))
-
-
-def _closed(end: Outcome) -> bool:
-    """Whether all that shows the end is that a process took itself down, which it does after a fault too."""
-    return any("closed" in e.data for e in end.events)
 
 
 def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """What nobody knows counts where the log does not show the end, or comes after one process's or one part's."""
-    if end.ending is Ending.OPEN or _closed(end):
+    if end.ending is Ending.OPEN or closed(end):
         return log.of("last_words")
     ends = [f for f in end.events if end.ending is Ending.FINISHED and "left" in f.data]
     return tuple(e for e in log.of("last_words") if any(before(f, e) and f.last < e.line for f in ends))
@@ -232,7 +233,7 @@ def _all_there(log: LogFacts, end: Outcome) -> str | None:
     ranks = {e.data.get("rank") for e in said}
     if said and str(len(ranks)) == said[0].data.get("n") and len({e.data.get("n") for e in said}) == 1:
         return f"each of the {len(ranks)} ranks came and said so; no line tells of more"
-    if len(log.files) == 1 and end.ending is Ending.FINISHED and any(log.lines - e.last < _END for e in end.events):
+    if len(log.files) == 1 and end.ending is Ending.FINISHED and any(log.lines - e.last < _END for e in good_ends(log)):
         return "the program ended in good order, and nothing failed before"
     if log.counted and not log.unended and log.lines - max(log.good.values(), default=0) < _END:
         return f"the program took {log.counted} steps by its own count, and nothing failed before"

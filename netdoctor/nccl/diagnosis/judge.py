@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,10 +26,22 @@ from netdoctor.nccl.diagnosis import (
     xids,
 )
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
-from netdoctor.nccl.diagnosis.job import not_told, went
+from netdoctor.nccl.diagnosis.job import no_log, not_told, went
 from netdoctor.nccl.diagnosis.kinds import Role, kind
 from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
-from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, follows, leaving, order, origin, outcome
+from netdoctor.nccl.diagnosis.outcome import (
+    After,
+    Ending,
+    Outcome,
+    after,
+    before,
+    closed,
+    follows,
+    leaving,
+    order,
+    origin,
+    outcome,
+)
 from netdoctor.nccl.diagnosis.victims import without_victims
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
@@ -43,11 +56,20 @@ _MAX: Final = 6  # findings that fail
 
 def diagnose(log: LogFacts) -> tuple[Finding, ...]:
     """The findings of a log: fails (likeliest first), and how the job went: a pass, or what the log cannot tell."""
-    first, *others = _findings(log)
+    first, *others = (no_log(),) if log.documents and len(log.documents) == len(log.files) else _findings(log)
     if log.runs > 1:
         note = f"a file holds the output of {log.runs} jobs or more, one after the other: this is of the last of them"
-        first = replace(first, notes=(*first.notes, note))
+        first = replace(first, notes=(*first.notes, note, *_earlier(log)))
     return (first, *others)
+
+
+def _earlier(log: LogFacts) -> Iterator[str]:
+    """How the jobs before the last one of a file went."""
+    firsts = (_findings(replace(run, written=False))[0] for run in log.earlier)
+    for (status, message), times in Counter((f.status, f.message) for f in firsts).items():
+        who = "an earlier one" if times == 1 else f"{times} earlier ones"
+        ended = {Status.FAIL: " failed", Status.PASS: " went well"}.get(status, "")
+        yield f"{who}{ended}: {message[:200]}"
 
 
 def _findings(log: LogFacts) -> tuple[Finding, ...]:
@@ -79,7 +101,11 @@ def _findings(log: LogFacts) -> tuple[Finding, ...]:
 def _survived(h: Hypothesis, end: Outcome) -> Hypothesis:
     """What came before a good end has stopped nothing, unless it is the result that is wrong."""
     loss = h.loss or CAUSES[h.cause].loss
-    if h.cause == "wrong_data" or not (h.events and end.events and all(before(e, end.events[-1]) for e in h.events)):
+    if (
+        h.cause == "wrong_data"
+        or closed(end)
+        or not (h.events and end.events and all(before(e, end.events[-1]) for e in h.events))
+    ):
         return h
     return replace(h, loss=min(loss, MIGHT, key=lambda one: one.severity.rank))
 

@@ -82,6 +82,8 @@ def after(log: LogFacts, e: Event) -> After:
         return After.STOPPED
     if retry is Retry.AT_ONCE or log.nranks == 1 or Wording.OF_THE_SCRIPT.within(e.text):
         return After.WENT_ON
+    if _of_a_request(log, e):
+        return After.WENT_ON
     work = {rank: lines for (file, rank), lines in log.work.items() if file == e.file}
     if e.rank in work:
         return After.WENT_ON if work[e.rank][-1] > e.last else After.STOPPED
@@ -106,6 +108,16 @@ def _of_the_script(log: LogFacts, e: Event) -> bool:
     if e.rank is not None or not (lacked or e.kind in {"exception", "raised"} or (e.kind == "trouble" and "what" in e.data)):
         return False
     return any(o.line > e.last and o.file == e.file and Wording.MARK_OF_A_TASK.within(o.text) for o in log.events)
+
+
+def _of_a_request(log: LogFacts, e: Event) -> bool:
+    """Whether it befell one request of a server that had come up, and that answered others after it."""
+    if e.kind not in {"exception", "raised"} and not e.data.get("what", "").endswith(("Error", "Exception")):
+        return False
+    came_up = any(f.file == e.file and f.line < e.line for f in log.of("serving"))
+    return came_up and any(
+        file == e.file and len(lines) == STEPS and lines[0] > e.last for (file, _), lines in log.work.items()
+    )
 
 
 def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:
@@ -142,7 +154,8 @@ def outcome(log: LogFacts) -> Outcome:
         return Outcome(Ending.ENDED, _ENDED.get(why.upper(), f"it was ended from outside: {why}"), orders[:1])
     if failed:
         return Outcome(Ending.FAILED, kind(failed[0].kind).how, tuple(failed[:1]))
-    finished = [e for e in _finished(log) if not _of_a_part(log, e)]
+    # That a process took itself down says least of how it did.
+    finished = sorted(good_ends(log), key=lambda e: "closed" not in e.data)
     if finished or log.busbw is not None:
         return Outcome(Ending.FINISHED, "it ran to its end", tuple(finished[-1:]))
     how = "the log breaks off in the middle of a line" if log.unended else "it runs still, or the log was cut off"
@@ -154,6 +167,16 @@ def _of_a_part(log: LogFacts, e: Event) -> bool:
     if "destroyed" not in e.data:
         return "bar" in e.data
     return sum(one.count for one in log.of("finished") if "destroyed" in one.data) < log.comms_complete
+
+
+def good_ends(log: LogFacts) -> list[Event]:
+    """Good ends of the whole."""
+    return [e for e in _finished(log) if not _of_a_part(log, e)]
+
+
+def closed(end: Outcome) -> bool:
+    """Whether all that shows the end is that a process took itself down, which it does after a fault too."""
+    return any("closed" in e.data for e in end.events)
 
 
 def _finished(log: LogFacts) -> list[Event]:

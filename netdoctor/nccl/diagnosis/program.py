@@ -271,12 +271,18 @@ def gradients(log: LogFacts) -> Iterator[Hypothesis]:
     yield Hypothesis("other", Confidence.STRONG, text, events, fix, fault=Fault.ARGUMENT)
 
 
+# What keeps torch's init_process_group from its end.
+_BEGINNINGS: Final[tuple[EventKind, ...]] = ("store_port", "store", "store_get", "unresolved", "rendezvous_closed")
+
+
 def arguments(log: LogFacts) -> Iterator[Hypothesis]:
     """What NCCL or torch does not take from its caller."""
     events = log.above_info("tensor")
     if events:
         text = "the caller gives NCCL or torch an argument that it refuses"
-        yield Hypothesis("other", Confidence.STRONG, text, events, _READ, fault=Fault.ARGUMENT)
+        # A program that caught why there is no process group, and went on, fails for want of one.
+        late = all(Wording.NO_GROUP.within(e.text) and any(before(s, e) for s in log.of(*_BEGINNINGS)) for e in events)
+        yield Hypothesis("other", Confidence.EFFECT if late else Confidence.STRONG, text, events, _READ, fault=Fault.ARGUMENT)
         placed = tuple(e for e in events if Wording.OF_A_DEVICE.within(e.text))
         if placed:
             text = "a tensor may be on another GPU than the communicator"

@@ -50,7 +50,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
     killed = tuple(e for e in died if e.killed_from_outside)
     if killed:
         text, fault = "a process was killed from outside (SIGKILL): the out-of-memory killer, or a scheduler", None
-        if any(Wording.OUT_OF_MEMORY.within(e.text) for e in killed):
+        if any(Wording.OUT_OF_MEMORY.within(e.said) for e in killed):
             whose = (
                 "limit of its container, pod or Slurm step" if any(map(_of_group, killed)) else "of the host or the container"
             )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
 from netdoctor.nccl.log.event_kinds import EventKind
-from netdoctor.nccl.log.facts import STEPS, Level
+from netdoctor.nccl.log.facts import STEPS, Level, LogFacts
 
 MAX_PROCESSES: Final = 65536
 MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only
@@ -112,12 +113,16 @@ class Accumulator:
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
     runs: dict[int, int] = field(default_factory=dict)  # file -> jobs whose output is in it, where there are several
+    earlier: deque[LogFacts] = field(
+        default_factory=lambda: deque(maxlen=8)
+    )  # what the runs before the last one of a file tell
     silence: int = 0  # minutes of a file after its last sign of work, the most
     counted: str = ""  # the last file's: "1335 of 1335", where the last sign of work is the end of the program's own count
     rank_zeros: set[str] = field(
         default_factory=set
     )  # processes that are rank 0 in headers of nccl-tests, since the last result
     alone: int = 0  # the most of them at once: each runs by itself
+    documents: set[int] = field(default_factory=set)  # files that are no log
     unended: set[int] = field(default_factory=set)  # files whose last line has no end
     lines: int = 0
     nccl_lines: int = 0
@@ -140,6 +145,16 @@ class Accumulator:
         """Another job's lines begin in the file that is read: keep those, and what lines before them say of the machine."""
         at = len(self.files) - 1
         self.runs[at] = self.runs.get(at, 1) + 1
+        self._forget(at, begin)
+
+    def document(self) -> None:
+        """The file that was read is no log: whatever it says happened to nobody."""
+        at = len(self.files) - 1
+        self.documents.add(at)
+        self._forget(at, sys.maxsize)
+
+    def _forget(self, at: int, begin: int) -> None:
+        """What a file's lines before `begin` told of a job; what they say of the machine is kept."""
         kept = {key: e for key, e in self.events.items() if e.file != at or e.last >= begin}
         for e in kept.values():
             if e.file == at and e.line < begin:

@@ -70,6 +70,25 @@ _PROGRESS: Final = re.compile(
 )
 
 
+# A program's text that stands in a log, as where it prints itself or a shell runs with -x: what it would say, it has not said.
+_TEXT: Final = re.compile(
+    rb"\s*(?:(?:raise|throw|return|assert|elif|if|except|def|class|import|from) .{0,200}[:(]|\++ ?(?:echo|printf|grep|awk|sed) "
+    rb"|(?:[\w.]{1,60}\.)?(?:print|printf|fprintf|cout|echo|debug|info|warn|warning|error|exception|fatal|critical|log)"
+    rb"(?: ?\(| )[^\"'`]{0,40}[fr]?[\"'`])"
+)
+
+
+def text_of_a_program(line: bytes) -> bool:
+    """Whether a line is a statement of a program, and no word of it while it runs."""
+    return _TEXT.match(line) is not None
+
+
+# How many there are to be, in a list of settings: no work yet.
+_SETTING: Final = re.compile(
+    rb"\b(?:epochs|steps|iters|iterations)\b['\"]?\s{0,4}[:=]\s{0,4}\d{1,12}\b(?! {0,12}(?:/|of\b))", re.IGNORECASE
+)
+
+
 def benign(message: bytes) -> bool:
     """Whether a warning of NCCL's is known to do no harm."""
     return _BENIGN.search(message) is not None
@@ -83,4 +102,5 @@ def of_others(line: bytes) -> bool:
 def progress(line: bytes) -> bool:
     """Whether a line shows work; wandb sums up a run's last figures also where the run died, and nccl-tests' first line tells
     what it is about to do ("step: 2(factor) warmup iters: 5")."""
-    return _PROGRESS.search(line) is not None and b"wandb: " not in line[:40] and b"# nThread " not in line
+    found = _PROGRESS.search(line) is not None and b"wandb: " not in line[:40] and b"# nThread " not in line
+    return found and (_SETTING.search(line) is None or _PROGRESS.search(_SETTING.sub(b"", line)) is not None)

@@ -17,6 +17,7 @@ _NUMERIC: Final = frozenset({"status", "no", "rank", "task", "xid", "rc", "code"
 # c10's warnings: "[W1203 10:00:00.123 socket.cpp:752] [c10d]"; its errors begin with E, what ends the process with F
 _MILD: Final = re.compile(rb"\[W(?:\d{3,4})? ?[\d:.]{0,24} ?[\w./]{1,80}:\d{1,6}\]")
 _LAST_WORD: Final = Pattern("last_words", (), r"(?s)(?P<said>.{1,200})", ("said",))
+_CLOSED: Final = Pattern("finished", (), r"(?P<left>.)(?P<closed>.{0,200})", ("closed",))
 _RAISED: Final = Pattern("exception", (), r"(?P<type>[\w.]+)", ("type",))
 _KNOWN: Final = Pattern("raised", (), r"(?P<type>[\w.]+)")
 
@@ -134,6 +135,10 @@ class EventCollector:
             event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
             if event.text.endswith(b":"):  # as load_state_dict's: what is wrong stands indented below
                 self._last, self.following, self._indented = event, 1, line[: max(line.find(raised.text[:20]), 0)]
+
+    def closed(self, line: bytes, writer: Writer, number: int) -> None:
+        """The line with which a program, or its script, says that it has come to its end."""
+        self._event(_CLOSED, line, writer, number, None)
 
     def last_word(self, line: bytes, writer: Writer, number: int) -> None:
         """A line after the last sign of work that no family knows."""

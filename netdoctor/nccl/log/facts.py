@@ -132,12 +132,17 @@ class Event:
         return f"{self.file}:{self.line}"
 
     @property
+    def said(self) -> str:
+        """What the line says for certain: a list of what may have been is none of it."""
+        return Wording.MIGHT_HAVE_BEEN.before(self.text)
+
+    @property
     def killed_from_outside(self) -> bool:
         """A death that NCCL did not cause: SIGKILL, the OOM killer, a scheduler's out-of-memory."""
         return (
             self.data.get("signal") in {"9", "SIGKILL"}
             or self.data.get("how") in {"Killed", "Out Of Memory"}
-            or Wording.OOM_KILLER.within(self.text)
+            or Wording.OOM_KILLER.within(self.said)
         )
 
 
@@ -224,8 +229,10 @@ class LogFacts(RunLog):
     work: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     up_at: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line of a communicator that is set up
     runs: int = 1  # jobs whose output is in one file, the most; the last of them is what these facts are of
+    earlier: tuple[LogFacts, ...] = ()  # the jobs before the last of a file, the last of them
     silence: int = 0  # minutes that a file goes on after its last sign of work, the longest
     counted: str = ""  # the steps of a program that went on to say something after the last of them, by its own count
+    documents: tuple[str, ...] = ()  # files that are no log of a job
     unended: bool = False  # the last line of a file has no end
     written: bool | None = None  # whether a process still writes a file of it; None: of ranks whose end is known otherwise
     alone: int = 0  # processes of nccl-tests that are rank 0 of a run of their own

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Final
 
-from netdoctor.nccl.log import prefix
+from netdoctor.nccl.log import closing, prefix
 from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.times import minutes
 
@@ -18,7 +19,7 @@ _ILL: Final = re.compile(
 # A figure of that name, or that there is none ("test error: 0.12", "no errors", "0 failed"), and what Python and ld.so ignored.
 _NONE: Final = re.compile(
     rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror rate\b|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
-    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored",
+    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
 )
 # What is no trouble by itself, and all there is to show where a log holds neither work, nor NCCL, nor what a family knows.
@@ -60,12 +61,24 @@ class LastWords:
         self.before = b""  # the one before it
         self._of_a_warning = False  # the stack that is being read
         self._work = b""  # the last that shows work
+        self._work_at = 0
+        self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
 
-    def work(self, line: bytes) -> None:
-        self._work = line
+    def saw(self, line: bytes, number: int) -> None:
+        """Any line, before anything else is made of it."""
+        self.before, self.latest = self.latest, line
+        self._tail.append((number, line))
+
+    def work(self, line: bytes, number: int) -> None:
+        self._work, self._work_at = line, number
         self._lines.clear()
+
+    @property
+    def end(self) -> tuple[int, bytes] | None:
+        """The line with which the program says that it is done, where that is the last that the log tells."""
+        return closing.end(self._tail, (self._work_at, self._work))
 
     def feed(self, line: bytes, number: int) -> None:
         if (stack := _STACK.search(line)) is not None:
@@ -106,4 +119,6 @@ class LastWords:
             lines = lines or self._hints
         self._lines, self._hints, self._of_a_warning = {}, {}, False
         self._work = self.latest = self.before = b""
+        self._work_at = 0
+        self._tail.clear()
         return lines

@@ -37,6 +37,12 @@ def merge(accumulator: Accumulator) -> LogFacts:
     return _absent(facts)
 
 
+def earlier(accumulator: Accumulator, begin: int) -> LogFacts:
+    """What the run told that was over before line `begin`; of LSF, the next one's report comes before its begin is known."""
+    told = merge(accumulator)
+    return replace(told, lines=begin - 1, events=tuple(e for e in told.events if e.line < begin))
+
+
 def _contents(accumulator: Accumulator) -> LogFacts:
     """What the log consists of, and its events."""
     # RAS listens on one port a node: the bind of a second job's fails, harmlessly (src/ras/client_support.cc).
@@ -55,6 +61,8 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         runs=max(accumulator.runs.values(), default=1),
         counted=accumulator.counted if len(accumulator.files) == 1 else "",
         silence=accumulator.silence,
+        documents=tuple(accumulator.files[n] for n in sorted(accumulator.documents)),
+        earlier=tuple(accumulator.earlier),
         unended=bool(accumulator.unended),
         alone=accumulator.alone,
         files=tuple(accumulator.files),

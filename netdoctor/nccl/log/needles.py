@@ -14,7 +14,7 @@ LOWER: Final = bytes(range(256)).lower()
 _MARKS: Final = (
     b"nccl|rror|ailed|illed|exception|imed out|connection |ccom warn|libibverbs|via net/|via p2p/|nvidia_peermem|using network "
     b"|avg bus bandwidth|  rank |net/ib|net : using|gpu direct rdma|traceback (most|exit code|watchdog|too old|not compatible"
-    b"|lsf system <|the output (if any)|usage: |wandb: run data|find logs at:"
+    b"|lsf system <|the output (if any)|usage: |wandb: run data|find logs at:|agent starting run"
 ).split(b"|")
 _NEEDLES: Final = {word.translate(None, DECIMAL) for word in (*_MARKS, *(n for p in PATTERNS for n in p.needles))}
 NEEDLE: Final = any_of(_NEEDLES)

@@ -11,16 +11,17 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log import benign, forms, levels, messages, nccl_tests, prefix, runs
+from netdoctor.nccl.log import benign, documents, forms, levels, messages, nccl_tests, prefix, runs
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.last_words import LastWords
-from netdoctor.nccl.log.merge import merge
-from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE, PART
+from netdoctor.nccl.log.merge import earlier, merge
+from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE
 from netdoctor.nccl.log.own import OwnReports
 from netdoctor.nccl.log.pattern import Pattern
 from netdoctor.nccl.log.patterns import NOT_RAISED, matching
+from netdoctor.nccl.log.sieve import Sieve
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
 
 __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
@@ -28,16 +29,16 @@ __all__ = ["LogFacts", "Parser", "parse_bytes", "parse_text"]
 _SLICE: Final = 1 << 20
 _LONG: Final = 4096  # bytes of a message that is not worth a look-up
 _CACHE: Final = 16384  # entries of a cache before it is thrown away
-_SAMPLE: Final = 1 << 16
 _MARK: Final = 100  # bytes in which a launcher's mark of a line stands
 _THOROUGH: Final = 1 << 18  # bytes at the end of a file of which every line is read; a quarter of it at the begin
-_NEW_SHAPES: Final = 4096  # shapes in one chunk beyond which they are searched for a few words only
 _DIGITS: Final = b"0123456789abcdef"
 _TORCH: Final = re.compile(rb"(?:torch|pytorch)[ _]version\s*[:=]?\s*'?(\d+\.\d+\.\d+\S{0,20})", re.IGNORECASE)
 _PYNCCL: Final = re.compile(rb"using nccl==(\d+\.\d+\.\d+)")
 
 # What an exception that Python ignored still tells: of a GPU, not of the way a process left.
 _TELLS: Final = frozenset({"cuda", "oom", "generic"})
+# After which a run may be another.
+_ENDS: Final = frozenset({"finished", "died", "elastic", "ended"})
 # A warning of NCCL's that no row knows.
 _WARNING: Final = Pattern("warning", (), r"(?s)(?P<said>.{1,200})", ("said",))
 # NCCL's messages where the prefix was cut off.
@@ -62,10 +63,9 @@ class Parser:
         self._tracebacks = Tracebacks()
         self._last_words = LastWords()
         self._runs = runs.Runs()
+        self._begin = b""  # of the file, as much as tells whether it is a log
         self._held = b""  # lines that may be the file's last: these are all read
-        self._dull: set[bytes] = set()  # shapes of lines that hold no needle
-        self._dull_words: set[bytes] = set()
-        self._telling: set[bytes] = set()
+        self._sieve = Sieve()
         self._line = 0
         self._tail = b""
         self._overlong = False  # inside a line of which MAX_LINE bytes are kept already
@@ -81,7 +81,7 @@ class Parser:
             accumulator.files[0] = name
         else:
             accumulator.files.append(name)
-        self._line, self._anonymous = 0, -1
+        self._line, self._anonymous, self._begin = 0, -1, b""
         self._runs = runs.Runs()
         self._heads.clear()
 
@@ -126,6 +126,8 @@ class Parser:
 
     def _hold(self, whole: bytes) -> None:
         """Whole lines: those at the end are kept back until it is known whether they are the last."""
+        if len(self._begin) < documents.SAMPLE:
+            self._begin += whole[: documents.SAMPLE] + b"\n"
         data = self._held + b"\n" + whole if self._held else whole
         cut = data.rfind(b"\n", 0, len(data) - _THOROUGH) if len(data) > _THOROUGH else -1
         self._held = data[cut + 1 :]
@@ -142,17 +144,39 @@ class Parser:
             held, self._held = self._held, b""
             self._chunk(held, every=True)
 
+    def _document(self) -> bool:
+        """Whether the file is none of a job's, by both of its ends; what it says is forgotten then."""
+        if not (documents.document(self._begin) and documents.document((self._held + b"\n" + self._tail)[-documents.SAMPLE :])):
+            return False
+        lines = self._held.count(b"\n") + bool(self._held) + bool(self._tail)
+        self._line += lines
+        self.accumulator.lines += lines
+        self._held, self._tail, self._overlong = b"", b"", False
+        self._tracebacks.close()
+        self._last_words.close(silent=True)
+        self.accumulator.document()
+        return True
+
     def _flush(self) -> None:
+        if self._document():
+            return
         self._release()
         if self._tail or self._overlong:
             tail, self._tail, self._overlong = self._tail, b"", False
             self.accumulator.unended.add(len(self.accumulator.files) - 1)
             self._chunk(tail, every=True)
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """The lines that come are another file's, or another run's."""
         self._events.close()
         for cut in self._tracebacks.close():
             self._raised(cut, cut.text)
         self.accumulator.counted = self._last_words.counted
         self.accumulator.silence = max(self.accumulator.silence, self._last_words.silence)
+        if (end := self._last_words.end) is not None:
+            index = self._unnamed()
+            self._events.closed(end[1], Writer(index, self.accumulator.processes[index], prefix.bare(end[1])), end[0])
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             index = self._unnamed()
             self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
@@ -162,53 +186,14 @@ class Parser:
         lines = chunk.count(b"\n") + 1
         dense = chunk.count(b"NCCL ") * 8 >= lines
         numbered: Iterable[tuple[int, bytes]]
-        numbered = enumerate(chunk.split(b"\n"), self._line + 1) if every or dense else self._telling_lines(chunk)
+        numbered = enumerate(chunk.split(b"\n"), self._line + 1) if every or dense else self._telling(chunk)
         self._read(forms.unwrapped(numbered) if forms.wrapped(chunk) else numbered, every or not dense)
         self._line += lines
         self.accumulator.lines += lines
 
-    def _telling_lines(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
-        """Where NCCL's lines are few: lines with one of the words, and those that an event goes on in, with their numbers."""
-        lines = chunk.split(b"\n")
-        some = chunk[:_SAMPLE].translate(None, DECIMAL).split(b"\n")
-        shapes = chunk.translate(None, DECIMAL).split(b"\n")
-        alike = len(set(some)) * 2 <= len(some)
-        telling = self._telling_shapes(set(shapes)) if alike else self._of_telling_words(shapes)
-        number, at = self._line + 1, 0
-        for index in (*(i for i, shape in enumerate(shapes) if shape in telling), len(lines)):
-            while at < index and (self._events.following or self._tracebacks.reading):
-                yield number + at, lines[at]
-                at += 1
-            if index < len(lines):
-                yield number + index, lines[index]
-                at = index + 1
-
-    def _telling_shapes(self, shapes: set[bytes]) -> set[bytes]:
-        """Those of which a line may be of some family; a shape is searched for needles once."""
-        new = shapes - self._dull - self._telling
-        if len(new) > _NEW_SHAPES:
-            return self._telling | self._of_telling_words(new)
-        if len(self._dull) + len(self._telling) > _CACHE:
-            self._dull.clear()
-            self._telling.clear()
-        for shape in new:
-            (self._dull if NEEDLE.search(shape.lower()) is None else self._telling).add(shape)
-        return self._telling
-
-    def _of_telling_words(self, lines: Iterable[bytes]) -> set[bytes]:
-        """Where few lines are alike, many of their words are: a word is searched for parts of needles once."""
-        telling, dull = set(), self._dull_words
-        for line in lines:
-            words = line.split()
-            if dull.issuperset(words):
-                continue
-            new = [word for word in words if word not in dull and PART.search(word.lower()) is None]
-            if len(dull) > _CACHE:
-                dull.clear()
-            dull.update(new)
-            if not dull.issuperset(words):
-                telling.add(line)
-        return telling
+    def _telling(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
+        self._sieve.opening = self._runs.opening
+        return self._sieve.lines(chunk, self._line + 1, lambda: bool(self._events.following or self._tracebacks.reading))
 
     def _read(self, numbered: Iterable[tuple[int, bytes]], every: bool) -> None:
         """Every line is read the slow way until its head and its shape are known; most lines of NCCL's then are a look-up.
@@ -251,16 +236,20 @@ class Parser:
             return
         head, level, msg = record
         msg = msg.rstrip(b"\r")
-        writer = self._heads.get(head) or self._writer(head)
+        writer = self._heads.get(head)
+        if writer is None and prefix.mentioned(head):
+            self._last_words.saw(line, number)
+            return
+        writer = writer or self._writer(head)
         self.accumulator.nccl_lines += 1
         self._events.following = 0
         glued = prefix.GLUED.search(msg) if b" NCCL " in msg else None
-        cut = len(msg) if glued is None else self._begin(msg, glued.start())
+        cut = len(msg) if glued is None else self._glued(msg, glued.start())
         self._message(msg[:cut], level, writer, number)
         if glued:
             self._record(msg[cut:], number)
 
-    def _begin(self, msg: bytes, start: int) -> int:
+    def _glued(self, msg: bytes, start: int) -> int:
         """Where a second record begins whose host's name follows on the last word of the first: at a name that is known."""
         end = msg.index(b":", start)
         names = (n for n in range(start, end) if msg[n:end].decode("ascii", "replace") in self.accumulator.hosts)
@@ -325,6 +314,9 @@ class Parser:
             if (raised.ignored or levels.caught(line)) and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
             self._raised(raised, line)
+        elif self._tracebacks.quoting:
+            self._last_words.saw(line, number)
+            return
         if (old := prefix.split_level(line)) is not None:
             head, level, msg = old
             writer = self._heads.get(head) or self._writer(head)
@@ -337,18 +329,20 @@ class Parser:
         accumulator = self.accumulator
         shape = self._shape(b"\0" + line, tagged=False)
         work, of_others, may_be_bare, facts = shape.plain
-        if (facts or self._runs.over) and (begin := self._runs.feed(line, number)) > 0:
+        if (facts or self._runs.over or self._runs.opens(line)) and (begin := self._runs.feed(line, number)) > 0:
             self._next_run(begin)
             shape = self._shape(b"\0" + line, tagged=False)  # what the old one holds is of the run before
-        self._last_words.before, self._last_words.latest = self._last_words.latest, line
+        self._last_words.saw(line, number)
         if work:
             accumulator.worked(prefix.rank(line[:_MARK]), number)
-            self._last_words.work(line)
+            self._last_words.work(line, number)
         if facts and self._facts(line):
             return
         if of_others and not any(p.kind == "service" for p in shape.patterns):
             return
         bare = _BARE.search(line) if may_be_bare else None
+        if shape.patterns and benign.text_of_a_program(line):
+            return
         if not shape.patterns and not bare:
             self._last_words.feed(line, number)
             return
@@ -359,15 +353,17 @@ class Parser:
             accumulator.nccl_lines += 1
             handler(accumulator, process, -1, line[bare.start() :])
         if shape.patterns:
+            self._runs.fell |= any(p.kind in _ENDS for p in shape.patterns)
             self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, None)
 
     def _next_run(self, begin: int) -> None:
         """Another job's output follows, of which `begin` is the first line: what came before is not asked for."""
+        silence = self.accumulator.silence
+        self._conclude()
+        self.accumulator.earlier.append(earlier(self.accumulator, begin))
         self.accumulator.next_run(begin)
+        self.accumulator.silence = silence
         self._shapes.clear()  # they hold events
-        self._events.close()
-        self._tracebacks.close()
-        self._last_words.close(silent=True)
 
     def _facts(self, line: bytes) -> bool:
         """Versions, and what nccl-tests prints; whether the line is nothing else."""

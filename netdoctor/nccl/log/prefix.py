@@ -80,6 +80,23 @@ def head(raw: bytes) -> Head:
     )
 
 
+# What may stand right before NCCL's tag where its prefix was cut off: a launcher's mark, a time, a level, a field's name.
+_CUT: Final = re.compile(rb"(?:^|[\]>:|)}]|[:=]\"|\d\dZ?|,\d{3})\s*$")
+_WORDS: Final = re.compile(rb"(?:\b[a-z']{2,20} ){2}[a-z']{2,20}\b")
+_IN_QUOTES: Final = re.compile(rb"[\w.,;)]:? [`'\"(]$")
+
+
+def mentioned(raw: bytes) -> bool:
+    """Whether what stands before ``NCCL INFO`` is a sentence, or the program's own text: it is spoken of, and not said."""
+    raw = _STAMP.sub(b" ", raw[-_HEAD:])
+    match = next((found for pattern in _WHO if (found := pattern.search(raw))), None)
+    return (
+        _IN_QUOTES.search(raw[: match.start()]) is not None
+        if match
+        else _CUT.search(raw) is None or _WORDS.search(raw) is not None
+    )
+
+
 def bare(line: bytes) -> Head:
     """What a line without NCCL's prefix says about its writer: at most a time and a launcher's rank."""
     at = _TIME.search(line[:_HEAD])

@@ -3,9 +3,10 @@
 LSF 10.1, "bsub -o": the report comes first and says "The output (if any) follows:", or last and says that the output "is above
 this job summary".  A report is of one job that has ended, so whatever follows is another's.
 
-What a shell joins may as well be the ranks of one job, so only two things count as a new start: a program that refuses its
-arguments, and then others (Python's argparse; ranks are started with the same, but for numbers), and a run of W&B that begins
-long after the last one, which an exception had closed.  torchrun starts ranks again within one job, and says that they failed.
+What a shell joins may as well be the ranks of one job, so three things count as a new start: a program that refuses its
+arguments, and then others (Python's argparse; ranks are started with the same, but for numbers), a run of W&B that begins
+long after the last one, which an exception had closed (torchrun starts ranks again within one job, and says that they failed),
+and the file's first line, long after it was first told and behind an end: ranks of one job begin at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Final
+
+from netdoctor.nccl.log.times import when
 
 _REPORT: Final = b"Sender: LSF System <"
 _FOLLOWS: Final = b"The output (if any) follows"
@@ -27,8 +30,12 @@ _FOLDER: Final = re.compile(
     _COLOURED + rb"wandb" + _COLOURED + rb": (?:(?P<open>Run data is saved locally in)|Find logs at:) .{0,1000}"
     rb"\brun-(?P<start>\d{8}_\d{6})-(?P<id>\w{1,64})"
 )
+# wandb.wandb_agent: a sweep's agent starts one after the other.
+_AGENT: Final = re.compile(rb"\bAgent [Ss]tarting [Rr]un\b")
 _RANK_FAILED: Final = b"failed (exitcode"
 _APART: Final = 60  # seconds between two starts: ranks of one job call wandb.init at once
+_OPENINGS: Final = 20  # lines at the begin of a file, of which the first with a time and some words is its opening
+_WORDS: Final = re.compile(rb"[^\d]{24,200}")
 
 
 def may_be(line: bytes) -> bool:
@@ -41,6 +48,7 @@ def may_be(line: bytes) -> bool:
         or b"Run data is saved locally in" in line
         or b"Find logs at:" in line
         or _RANK_FAILED in line
+        or b"Agent " in line
     )
 
 
@@ -57,6 +65,14 @@ class Runs:
         self._within = False  # torchrun speaks: it may start ranks again
         self._open: tuple[bytes, bytes] | None = None  # the start and the name of W&B's last run
         self._closed = False
+        self._sweeps = False  # a sweep's agent has started a run
+        self.opening = b""  # words of the first line that tells its time; nothing where none does
+        self._opened: datetime | None = None
+        self._lines = 0
+
+    def opens(self, line: bytes) -> bool:
+        """Whether a line may be the first of a run."""
+        return self.opening in line if self.opening else self._lines < _OPENINGS
 
     def feed(self, line: bytes, number: int) -> int:
         """The first line of another run where this line shows that one has begun, else 0."""
@@ -69,7 +85,23 @@ class Runs:
             self.over = number
         elif line.startswith(_FOLLOWS) and self._report:
             begin, self._first = (0 if self._first else self._report), False
-        return begin or self._arguments(line, number) or self._tracked(line, number)
+        return begin or self._arguments(line, number) or self._tracked(line, number) or self._opens_again(line, number)
+
+    def _opens_again(self, line: bytes, number: int) -> int:
+        """The file's first line, when the run that it began has ended."""
+        if not self.opening:
+            self._lines += 1
+            words, at = _WORDS.search(line), when(line)
+            if words is not None and at is not None and self._lines <= _OPENINGS:
+                self.opening, self._opened = words[0], at
+            return 0
+        if self.opening not in line or self._opened is None or (at := when(line)) is None:
+            return 0
+        apart, again = (at - self._opened).total_seconds(), self.fell
+        if again and apart >= _APART:
+            self._opened, self.fell = at, False
+            return number
+        return 0
 
     def _arguments(self, line: bytes, number: int) -> int:
         if (usage := _USAGE.match(line)) is not None:
@@ -83,6 +115,9 @@ class Runs:
 
     def _tracked(self, line: bytes, number: int) -> int:
         self._within |= _RANK_FAILED in line
+        if _AGENT.search(line) is not None:
+            again, self.fell, self._sweeps = self._sweeps and self.fell, False, True
+            return number if again else 0
         if (folder := _FOLDER.match(line)) is None:
             return 0
         this = folder["start"], folder["id"]

@@ -20,6 +20,8 @@ class Wording(Enum):
     OOM_KILLER = "oom|Killed process|MEMLIMIT|killed: v?mem|running low on memory|exceeded (?:job |step )?memory limit"
     NOT_INSERTED = "could not insert"  # modprobe
     OF_A_POD = r"\bpods?[ /]|kubelet|OOMKilled|Evicted|NodeNotReady|CrashLoopBackOff|ImagePull"
+    # Ray lists what it might have been: src/ray/core_worker, worker_pool.cc
+    MIGHT_HAVE_BEEN = r"\b(?:some|potential|possible|common|likely) (?:\w+ )?(?:root )?causes?\b"
     MEMORY_GROUP = "memory cgroup|oom_kill event|OOMKilled"  # Linux mm/memcontrol.c, slurmstepd, kubelet
     STORAGE = (
         "no space left on device|disk quota exceeded|stale file handle|read-only file system"  # ENOSPC, EDQUOT, ESTALE, EROFS
@@ -48,9 +50,13 @@ class Wording(Enum):
     OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
     # vLLM's front, and Gloo: what a pair of processes says is of the other one
     CAUSE_ELSEWHERE = (
-        r"see root cause above|see stack trace (?:above|for root cause)|check the logs for the root cause"
+        # an exception about a child that is gone: Hugging Face's datasets, concurrent.futures, torch's DataLoader and joblib
+        r"\b(?:(?:sub)?process\w*|workers?)\b.{0,80}\b(?:(?:abruptly|unexpectedly) (?:died|terminated|exited)"
+        r"|(?:died|terminated|exited|crashed) (?:abruptly|unexpectedly))"
+        r"|see root cause above|see stack trace (?:above|for root cause)|check the logs for the root cause"
         r"|gloo/transport/tcp/pair\.cc"
     )
+    NO_GROUP = "process group has not been initialized"  # torch/distributed/distributed_c10d.py
     TORCH_FILE = r"torch/(?:distributed|utils|nn|autograd)/"
     # src/misc/argcheck.cc; torch's words
     REFUSED_ARGUMENT = r"invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)|NCCL Error \d+: invalid"
@@ -107,6 +113,11 @@ class Wording(Enum):
     @cached_property
     def _regex(self) -> re.Pattern[str]:  # when it is asked for: a look at a node imports these and reads no log
         return re.compile(self.value, re.IGNORECASE)
+
+    def before(self, text: str) -> str:
+        """A message up to these words."""
+        found = self._regex.search(text)
+        return text if found is None else text[: found.start()]
 
     def within(self, text: str) -> bool:
         """Whether these words are in a message, or in what a pattern caught of it."""

@@ -1,0 +1,108 @@
+"""How programs and scripts say that they have come to their end, and how a count of their work does: by grammar.
+
+Such words are weak.  They count only as the last that a log tells, of a program whose own count is full or that has none: a
+part of the work ends in the same words.  What they show is "closed": the end of a process, which refutes nothing that came
+before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from netdoctor.nccl.log.levels import Level, level
+
+LINES: Final = 25  # at the end of a log, in which a program says that it is done
+_LONGEST: Final = 300  # bytes of such a line
+# Launchers' marks, loggers' heads and ornaments before the words, taken away one after the other.
+_MARK: Final = re.compile(
+    rb"\[[^\]]{0,80}\]:?|\(\w+ pid=[^)]*\)|\d{1,7}: |[\d\-/:.,TZ]{6,40}(?=\s)|(?:INFO|NOTICE|SUCCESS)\b(?::\w{1,60})?:?"
+    rb"|[a-z_][\w.]{0,60}(?::\d{1,6}\]?| [-|]| ?:) |[^\w\s]{1,200}|\s{1,200}"
+)
+_MARKS: Final = 16
+_WHOLE: Final = (
+    rb"(?:(?:all|the|whole|entire|full|model|distributed|multi-?(?:node|gpu)|pre-?|fine-?|post-?) ?){0,3}"
+    rb"(?:train\w*|tun(?:ing|ed)|jobs?|runs?|scripts?|program|tests?|testing|benchmark\w*|eval\w*|inference|experiments?"
+    rb"|generation|process(?:ing)?|tasks?|work(?:load|flow)?|pipeline|steps|epochs|ranks|sweep|search|demo|example|simulation"
+    rb"|rollouts?|validation|export|conversion|everything)\b"
+)
+_DONE: Final = rb"(?:done|finished|completed?|succeeded|ended|passed|successful(?:ly)?)\b"
+_WHEN: Final = (
+    rb"(?: \w{1,12}ly)?(?: (?:in|after|at|on|with|for)\b.{0,80}"
+    rb"|[:.!,]? ?\(?[\d.:]+ ?(?:s|sec\w*|min\w*|h|hours?)\b.{0,40}|[!.] .{1,120})?\W{0,12}$"
+)
+_COMPLETED: Final = re.compile(
+    rb"(?:(?:all |everything (?:is )?)?"
+    + _DONE
+    + _WHEN
+    + rb"|"
+    + _WHOLE
+    + rb".{0,40}?\b(?:(?:is|are|was|were|has|have|been) ){0,2}(?:successfully )?"
+    + _DONE
+    + _WHEN
+    + rb"|(?:successfully )?(?:finished|completed|done with) "
+    + _WHOLE
+    + rb".{0,80}$)",
+    re.IGNORECASE,
+)
+# What a shell's script says of its end, a scheduler of the exit, and bash's `time`.
+_EXIT: Final = re.compile(
+    rb"(?:.{0,60}\b(?:exit(?:ed|ing)?(?: with)?(?: (?:code|status))?|exit_?code|rc|return(?:ed)? ?(?:code|status)?|status)"
+    rb" ?[:=]? ?[\"']?0(?::0)?[\"']?\W{0,12}$"
+    rb"|(?:.{0,30}\b)?(?:end(?:ed)?|finish(?:ed)?|completed|stopped)(?: time| date| timestamp)?(?: at| on)?"
+    rb"\W{1,4}.{0,20}\d\d:\d\d.{0,20}$"
+    rb"|(?:real|sys)\s+\d{1,6}m[\d.]{1,8}s$)",
+    re.IGNORECASE,
+)
+# What it has brought: last figures of the whole, and where they are.
+_RESULT: Final = re.compile(
+    rb"(?:(?:(?:final|overall)(?:\b|_)|total (?:\w+ )?(?:time|runtime|duration|elapsed)|elapsed|wall[ -]?(?:clock|time)"
+    rb"|time (?:taken|elapsed)|end-to-end|e2e)[^?]{0,80}\d"
+    rb"|.{0,80}\b(?:saved|wrote|written|exported|stored|dumped|uploaded|pushed)\b.{0,80}[/.\\]\w"
+    rb"|(?:(?:final|eval\w*|test|validation|benchmark) )?(?:results?|summary)\b.{0,60}[:/\d])",
+    re.IGNORECASE,
+)
+_ROW: Final = re.compile(rb"\|[^|]{1,100}\|.{0,200}\d.{0,80}\|\s*$")  # of a table
+# Of what was not, or of a beginning.
+_NOT: Final = re.compile(
+    rb"\b(?:not|never|un\w+ful\w*|without|before|until|till|when|once|if|will|would|should|can|cannot|to be|partially"
+    rb"|fail\w*|error\w*|abort\w*|skipp\w*|waiting|warn\w*|download\w*|load\w*|initiali[sz]\w*|compil\w*|captur\w*|set ?up"
+    rb"|start\w*)\b",
+    re.IGNORECASE,
+)
+_NONE_FAILED: Final = re.compile(
+    rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*|warnings?)|\b(?:errors?|fail\w*)\W{1,3}0\b", re.IGNORECASE
+)
+_COUNT: Final = re.compile(rb"(?<![\w./:\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
+_EARLY: Final = re.compile(rb"\bearly[ -]?stop", re.IGNORECASE)
+
+
+def left(line: bytes) -> int:
+    """What is left by the counts in a line that shows work ("step 5/9"); 0 where it counts nothing."""
+    return max((int(one["all"]) - int(one["at"]) for one in _COUNT.finditer(line)), default=0)
+
+
+def end(tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes]) -> tuple[int, bytes] | None:
+    """The line among a log's last ones that says that the program came to its end; `work` is the last that shows work."""
+    number, line = work
+    behind = [(at, said[:_LONGEST]) for at, said in tail if at > number]
+    rest = 0 if any(_EARLY.search(said) for _, said in behind) else left(line)
+    for at, said in reversed(behind):
+        if level(said) is Level.WARNED or _NOT.search(_NONE_FAILED.sub(b"", said)):
+            continue
+        words = _words(said)
+        # Some count from zero: what says that all is done is believed beside the last but one.
+        completed = rest <= 1 and (_COMPLETED.match(words) or _EXIT.match(words))
+        if completed or (rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))):
+            return at, said
+    return None
+
+
+def _words(line: bytes) -> bytes:
+    for _ in range(_MARKS):
+        mark = _MARK.match(line)
+        if mark is None:
+            break
+        line = line[mark.end() :]
+    return line

@@ -1,0 +1,96 @@
+"""A program's last line says that it is done by grammar; a request that a server refuses ends nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.model import Status
+from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log.parser import parse_text
+
+WORK = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
+HALF = "".join(f"step {n}/90 loss 2.{n}\n" for n in range(30, 41))
+STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(30, 41))
+
+
+def unwritten(text: str) -> list[Status]:
+    return [f.status for f in diagnose(replace(parse_text(text), written=False))]
+
+
+@pytest.mark.parametrize(
+    "mark", ["", "[rank0]: ", "0: ", "2026-01-01 10:00:00,123 - INFO - ", "INFO:trainer:", "== ", "[12:00:01] "]
+)
+@pytest.mark.parametrize(
+    "last",
+    [
+        "Done!",
+        "Finished in 33.2 seconds",
+        "All tests passed",
+        "Benchmark completed successfully",
+        "Job finished at Fri Nov 27 10:00:00 UTC 2026",
+        "Exit status: 0",
+        "RC=0",
+        "Model saved to /w/out/final.pt",
+        "Total time: 3.4 s",
+        "final_val_loss:2.07 val_bpb:1.22",
+        "Evaluation results: {'accuracy': 0.91}",
+        "Training complete! The model is in out/.",
+    ],
+)
+def test_a_last_line_says_that_the_program_is_done(mark: str, last: str) -> None:
+    for work in (WORK, STEPS):
+        assert unwritten(f"{work}{mark}{last}\n") == [Status.PASS]
+
+
+@pytest.mark.parametrize(
+    ("work", "last"),
+    [
+        pytest.param(HALF, "Model saved to /w/out/step40.pt", id="a checkpoint of the middle"),
+        pytest.param(HALF, "Evaluation completed in 3.1 s", id="a part of the middle"),
+        pytest.param(STEPS, "Loading model... done", id="a beginning that is done"),
+        pytest.param(STEPS, "training is not finished", id="what is denied"),
+        pytest.param(STEPS, "will be saved to /w/out", id="what is to come"),
+        pytest.param(STEPS, "Epoch 3 done", id="one of many"),
+        pytest.param("loading\n", "Results: /w/out.json", id="a result of no work"),
+        pytest.param("Error: it could not connect\n" + STEPS, "the writer died\nDone!", id="trouble before it"),
+    ],
+)
+def test_what_is_no_end(work: str, last: str) -> None:
+    assert Status.PASS not in unwritten(f"{work}{last}\n")
+
+
+def test_an_end_of_a_process_makes_no_fault_less() -> None:
+    down = "node01:100:130 [0] net_ib.cc:179 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error\n"
+    findings = diagnose(parse_text(STEPS + down + "Done!\n"))
+    assert (findings[0].status, findings[0].cause) == (Status.FAIL, "link_degraded")
+    assert findings[0].severity is diagnose(parse_text(STEPS + down))[0].severity
+
+
+UP = 'INFO:     Application startup complete.\nINFO:     10.0.0.9:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+BROKE = 'Traceback (most recent call last):\n  File "/w/serve.py", line 3, in ask\n    raise check(prompt)\n'
+CHAIN = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize("mark", ["", "(APIServer pid=1) "])
+@pytest.mark.parametrize(
+    "refused",
+    [
+        f"ERROR:    Exception in ASGI application\n{BROKE}ValueError: the prompt is too long\n",
+        f"ERROR:    Exception in ASGI application\n{BROKE}KeyError: 'x'\n{CHAIN}{BROKE}RuntimeError: no such model\n",
+        f"[2026-01-01 10:00:00] ERROR in app: Exception on /generate [POST]\n{BROKE}ValueError: the prompt is too long\n",
+        'INFO:     10.0.0.9:5 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error\n',
+    ],
+)
+def test_a_refused_request_ends_no_server(mark: str, refused: str) -> None:
+    marked = "".join(f"{mark}{line}" if line.strip() else line for line in (UP + refused).splitlines(keepends=True))
+    (finding,) = diagnose(parse_text(marked))
+    assert (finding.status, "the server came up" in finding.message) == (Status.PASS, True)
+
+
+def test_what_a_server_answered_after_is_a_request_s() -> None:
+    died = f"{BROKE}vllm.exceptions.VLLMValidationError: the prompt is too long\n"
+    answered = UP.splitlines(keepends=True)[1] * 4
+    assert [f.status for f in diagnose(parse_text(UP + died + answered))] == [Status.PASS]
+    assert diagnose(parse_text(UP + died))[0].status is Status.FAIL
