@@ -112,7 +112,8 @@ def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavail
 
 def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:
     """Libcuda shows the job no more than Slurm or the container's runtime gave it; the others are somebody else's."""
-    visible, modes = gpus.visible or (), [gpu.mig for gpu in gpus.all or ()]
+    visible = gpus.visible or ()
+    modes = [gpu.mig for gpu in gpus.all or () if isinstance(gpu.uuid, str)]  # which a cgroup does not keep away
     if True in modes:
         return skip("GPUs in MIG mode are given by instance", subject=GIVEN)
     if (lost := missing(*modes)) is not None:

@@ -196,6 +196,7 @@ def test_an_interruption_leaves_no_answer_for_the_next(distant: far.Far, monkeyp
     assert distant._child is None and distant.call(os.path.exists, "/", path="/")
 
 
+@pytest.mark.slow
 def test_a_look_opens_nothing_twice() -> None:
     """The process that looks; of its children too, by strace: `make bench ARGS=cli`, opened_twice."""
     program = """

@@ -19,6 +19,7 @@ def copied(to: Path) -> Path:
     return Path(shutil.copytree(ROOT / "netdoctor", to / "netdoctor", ignore=ignore, symlinks=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("--version",), ("config", "show")])
 def test_an_old_clone_on_pythonpath_is_told(words: tuple[str, ...], tmp_path: Path) -> None:
     old, installed = copied(tmp_path / "old clone"), copied(tmp_path / "installed")
@@ -29,6 +30,7 @@ def test_an_old_clone_on_pythonpath_is_told(words: tuple[str, ...], tmp_path: Pa
     assert str(old) not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_same_one_by_two_ways_is_one(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(ROOT)
     environment = os.environ | {"PYTHONPATH": f"{tmp_path / 'link'}{os.pathsep}{ROOT}"}
@@ -37,6 +39,7 @@ def test_the_same_one_by_two_ways_is_one(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_namesake_that_lies_over_us_is_told(tmp_path: Path) -> None:
     copied(tmp_path)
     command = [sys.executable, "-c", "from netdoctor.__main__ import main; main()", "config", "show"]

@@ -30,6 +30,7 @@ def test_a_misspelt_option_is_bad_usage_and_no_job(arguments: list[str], says: s
     assert done.exit_code == 2 and says in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["no-such-torchrun train.py", "env A=b /nonexistent/python train.py", "/nonexistent/numactl -l python"]
 )

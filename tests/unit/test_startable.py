@@ -29,6 +29,7 @@ def script(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> pathlib.Pa
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "mend", "code"), [(n, *row[2:]) for n, row in FILES.items()], indirect=["script"], ids=FILES
 )
