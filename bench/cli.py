@@ -36,8 +36,7 @@ def _dgx() -> Iterator[Row]:
         print("cli.preflight_dgx and its companions: not run (needs root and unshare)", file=sys.stderr)
         return
     sys.path.insert(0, str(ROOT))
-    from tests.support.machines import native
-    from tests.support.machines import sysfs as trees
+    from tests.support.machines import native, sysfs as trees
 
     with tempfile.TemporaryDirectory() as folder:
         sysfs = trees.dgx_h100(pathlib.Path(folder) / "sys")

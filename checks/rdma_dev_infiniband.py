@@ -140,8 +140,7 @@ def _judged(here: Here, pci: Pci, kernel: Kernel, expected: Expected, path: Path
         yield from _devices(states, here)
         yield from _across(chosen, states, here, pci)
         if vantage.of_the_job:
-            devices = [one.device for one in chosen]
-            yield from partition.judge(devices, environ, path, lambda n: fix_environment(vantage, f"{partition.INDEX}={n}"))
+            yield from partition.judge((one.device for one in chosen), environ, path, lambda it: fix_environment(vantage, it))
         if isinstance(expected.hcas, int):
             yield _count(rdma.devices, here, pci, expected.hcas)
         yield from _rate([one.device for one, _ in states], choice, expected)

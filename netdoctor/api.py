@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netdoctor.allreduce.cause import Scarce, at_a_limit, cause_of, out_of_memory
-from netdoctor.allreduce.limits import Limit as PathLimit
-from netdoctor.allreduce.limits import path_limit, without_p2p
+from netdoctor.allreduce.limits import Limit as PathLimit, path_limit, without_p2p
 from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
-from netdoctor.cluster.observations import Cluster, Culprit
-from netdoctor.cluster.observations import Fault as MeetingFault
+from netdoctor.cluster.observations import Cluster, Culprit, Fault as MeetingFault
 from netdoctor.expectation import comparisons as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator, others
 from netdoctor.facts.cgroups import Cap, Cgroups, Counted
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
-from netdoctor.facts.dcgm import Dcgm, Diagnosed, Incident, Outcome
-from netdoctor.facts.dcgm import Health as DcgmHealth
+from netdoctor.facts.dcgm import Dcgm, Diagnosed, Health as DcgmHealth, Incident, Outcome
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.fabric import Fabric
@@ -38,9 +35,7 @@ from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import GIVE_PYTHON, JobPython, Linkage, Torch
 from netdoctor.facts.nccl_choice import NcclChoice
-from netdoctor.facts.nccl_version import Version
-from netdoctor.facts.nccl_version import parse as parse_version
-from netdoctor.facts.nccl_version import text as version_text
+from netdoctor.facts.nccl_version import Version, parse as parse_version, text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
 from netdoctor.facts.net_errors import Errors, NetErrors
 from netdoctor.facts.past import Past
@@ -76,6 +71,7 @@ from netdoctor.nccl import (
     affinity,
     devices,
     direct_paths,
+    gid as gids,
     gpudirect,
     hcas,
     ifname,
@@ -85,6 +81,8 @@ from netdoctor.nccl import (
     net_plugin,
     partition,
     path_mtu,
+    plugins as nccl_plugins,
+    ports as nccl_ports,
     rails,
     rdma_handles,
     slurm_cpus,
@@ -92,27 +90,20 @@ from netdoctor.nccl import (
     traffic_class,
     transport,
 )
-from netdoctor.nccl import gid as gids
-from netdoctor.nccl import plugins as nccl_plugins
-from netdoctor.nccl import ports as nccl_ports
 from netdoctor.nccl.assignment import assigned
-from netdoctor.nccl.direct_paths import Pair
-from netdoctor.nccl.direct_paths import Paths as DirectPaths
+from netdoctor.nccl.direct_paths import Pair, Paths as DirectPaths
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof, gdr_sends
-from netdoctor.nccl.integers import integer as nccl_integer
-from netdoctor.nccl.integers import param as nccl_param
+from netdoctor.nccl.integers import integer as nccl_integer, param as nccl_param
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.rdma_access import Step, Usable, usable
 from netdoctor.nccl.selector import Selector, parse_hcas
 from netdoctor.nccl.shared_memory import pool_bytes as shm_pool
 from netdoctor.nccl.shm_connections import bytes_of as shm_connections
-from netdoctor.nccl.shm_proof import REFUSED as SHM_REFUSED
-from netdoctor.nccl.shm_proof import ShmProof
+from netdoctor.nccl.shm_proof import REFUSED as SHM_REFUSED, ShmProof
 from netdoctor.nccl.spread import Spread
 from netdoctor.nccl.turns import Nccl
 from netdoctor.nccl.used_version import job_torch, loader_rules_say, seen_loaded, used_nccl
-from netdoctor.variables import hardware_rules as node_variables
-from netdoctor.variables import judge as nccl_environment
+from netdoctor.variables import hardware_rules as node_variables, judge as nccl_environment
 
 Judge = Callable[..., Iterable[Finding]]
 J = TypeVar("J", bound=Judge)

@@ -11,8 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.model import MUCH as MUCH  # noqa: PLC0414 - for checks
-from netdoctor.model import CheckResult, Finding, Loss, Status
+from netdoctor.model import (
+    MUCH as MUCH,  # noqa: PLC0414 - for checks
+    CheckResult,
+    Finding,
+    Loss,
+    Status,
+)
 
 STOPS: Final = Loss(1.0, "the job does not start, hangs, or gets wrong data")
 SOMETIMES: Final = replace(STOPS, needed=None)  # some jobs, or now and then

@@ -73,8 +73,7 @@ def parsed_version(version: str | None) -> Version | None:
 def judge_file(path: str, text: str, known: Known) -> list[Finding]:
     """Every assignment of one file, each with its line."""
     from netdoctor.facts.environ import Setting
-    from netdoctor.variables import files as envfiles
-    from netdoctor.variables import judge as environ
+    from netdoctor.variables import files as envfiles, judge as environ
 
     parsed = _without_secrets(envfiles.parse(path, text))
     in_effect = [one for one in parsed.assignments if not one.overridden]

@@ -11,8 +11,7 @@ from netdoctor.causes.results import own_result
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.model import Command, Finding, Report, Status, Unavailable
-from netdoctor.nccl.ras import ADDRESS, Behind, Trouble, ask, parse
-from netdoctor.nccl.ras import Status as JobStatus
+from netdoctor.nccl.ras import ADDRESS, Behind, Status as JobStatus, Trouble, ask, parse
 from netdoctor.report.ras_section import RasSection
 from netdoctor.textsafe import listed
 

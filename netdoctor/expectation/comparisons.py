@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from netdoctor.expectation import bonds, device, parts, past, platform, siblings
-from netdoctor.expectation import rails as of_rails
+from netdoctor.expectation import bonds, device, parts, past, platform, rails as of_rails, siblings
 from netdoctor.expectation.findings import About, findings
-from netdoctor.expectation.health import clocks, fabric, held_low
-from netdoctor.expectation.health import comparison as health
+from netdoctor.expectation.health import clocks, comparison as health, fabric, held_low
 from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source
 from netdoctor.expectation.site import comparison as by_site
 from netdoctor.facts.accelerator import accelerator

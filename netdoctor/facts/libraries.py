@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from netdoctor.facts import library_search as find
-from netdoctor.facts import plugins
+from netdoctor.facts import library_search as find, plugins
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.library_search import JobPython, Linkage, Torch, prefix_of
 from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, expand, split_path, takes

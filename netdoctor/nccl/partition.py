@@ -27,8 +27,8 @@ _FULL: Final = 0x8000
 HOW: Final = "grep . /sys/class/infiniband/*/ports/*/pkeys/* | grep -v 0x0000"
 
 
-def judge(devices: Iterable[RdmaDevice], environ: Environ, path: PathRun, mend: Callable[[int], Fix]) -> Iterator[Finding]:
-    """Only what is wrong or open of the job's devices; `mend` names another index.  What of the variables is not known whoever
+def judge(devices: Iterable[RdmaDevice], environ: Environ, path: PathRun, mend: Callable[[str], Fix]) -> Iterator[Finding]:
+    """Only what is wrong or open of the job's devices; `mend` sets another index.  What of the variables is not known whoever
     judges the devices says."""
     given, by_value = environ.get(INDEX), environ.get(BY_VALUE)
     ports = [(one.name, port) for one in devices for port in active_ports(one)]
@@ -75,7 +75,7 @@ def _wrong(port: RdmaPort, index: int) -> tuple[str, bool]:
     return "", True
 
 
-def _mend(ports: Sequence[RdmaPort], mend: Callable[[int], Fix]) -> Fix:
+def _mend(ports: Sequence[RdmaPort], mend: Callable[[str], Fix]) -> Fix:
     """The first index that is a full member's on all of them; else the subnet manager has to give one."""
     tables = [port.pkeys or () for port in ports]
     full = (
@@ -83,6 +83,6 @@ def _mend(ports: Sequence[RdmaPort], mend: Callable[[int], Fix]) -> Fix:
     )
     index = next(full, None)
     if index is not None:
-        return mend(index)
+        return mend(f"{INDEX}={index}")
     text = "make its ports full members of a partition, in the subnet manager (partitions.conf: =full; UFM: membership full)"
     return Fix(text, (HOW, "smpquery pkeys LID"))

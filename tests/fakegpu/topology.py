@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from netdoctor.facts import gpu as gpu_facts
-from netdoctor.facts import kernel as kernel_facts
-from netdoctor.facts import net as net_facts
-from netdoctor.facts import pci as pci_facts
-from netdoctor.facts import rdma as rdma_facts
+from netdoctor.facts import gpu as gpu_facts, kernel as kernel_facts, net as net_facts, pci as pci_facts, rdma as rdma_facts
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.nccl_version import Version, parse

@@ -48,8 +48,7 @@ from tests.support.sources import ROOT
 from tests.unit.test_helper_elf import LIBRARY, NAMES, image
 from tests.unit.test_log_parser import ERAS, PREFIXES
 from tests.unit.test_log_rules import LOGS
-from tests.unit.test_nodes_hostile import events as rank_events
-from tests.unit.test_nodes_hostile import part
+from tests.unit.test_nodes_hostile import events as rank_events, part
 from tests.unit.test_ras import BEHIND, FINE
 
 

@@ -9,8 +9,7 @@ import time
 import zlib
 
 from netdoctor.cluster.channel import Body
-from netdoctor.cluster.coordinator import LIMITS as BYTES
-from netdoctor.cluster.coordinator import SUBJECTS
+from netdoctor.cluster.coordinator import LIMITS as BYTES, SUBJECTS
 from tests.lab.meeting_attacks import NASTY, attack, beside, first
 from tests.lab.meeting_nodes import Meeting
 from tests.unit.test_nodes_hostile import changed, told

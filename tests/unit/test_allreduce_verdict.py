@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.verdict import build, busbw, facts_of

@@ -11,8 +11,7 @@ import pytest
 from netdoctor.expectation import device, platform, siblings
 from netdoctor.expectation.comparisons import rails as of_rails
 from netdoctor.expectation.model import Expectation, Part, Quantity, Source, is_short, judged
-from netdoctor.expectation.parts import gpus as of_gpus
-from netdoctor.expectation.parts import half_bridged, unlinked
+from netdoctor.expectation.parts import gpus as of_gpus, half_bridged, unlinked
 from netdoctor.expectation.rails import Rails, rails
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci, PciDevice, PciLink

@@ -9,16 +9,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from netdoctor.cli import fleet as command
 from netdoctor.compare.traits import Family
 from netdoctor.fleet.extract import Extract, MalformedReportError
 from netdoctor.fleet.read import DEFECT
 from netdoctor.fleet.report import Fleet
-from netdoctor.report import formats, plots
-from netdoctor.report import json as node_json
+from netdoctor.report import formats, json as node_json, plots
 from tests.support.clusters import fleets
 from tests.unit.test_fleet_input import HOSTILE, look, put
 

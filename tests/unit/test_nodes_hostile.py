@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
 from netdoctor.cluster import combine, messages

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from netdoctor.allreduce import choice, plan
-from netdoctor.cli import main
-from netdoctor.cli import plan as command
+from netdoctor.cli import main, plan as command
 from netdoctor.facts.registry import of
 from netdoctor.facts.runs import Caller, State
 from netdoctor.model import Unavailable

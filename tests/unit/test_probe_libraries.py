@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts import library_search as find
-from netdoctor.facts import presence
+from netdoctor.facts import library_search as find, presence
 from netdoctor.facts.cpu import MemoryPolicy, _policy
 from netdoctor.facts.libraries import Libraries, probe
 from netdoctor.facts.library_search import JobPython, Torch

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from netdoctor.facts import cpu, gpu, kernel, pci, rdma, vantage
 from netdoctor.host.base import Answer, RecordingHost, ReplayHost

@@ -3,8 +3,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from netdoctor.fleet.nodes import safe_name
 from netdoctor.textsafe import clean, line

@@ -14,8 +14,7 @@ from netdoctor.facts.fabric import ImexDomain
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.net import Net
 from netdoctor.host.base import ReplayHost
-from netdoctor.host.helpers import dcgm as asks_dcgm
-from netdoctor.host.helpers import imex
+from netdoctor.host.helpers import dcgm as asks_dcgm, imex
 from netdoctor.model import Kind, Status, Unavailable, unavailable_in
 from tests.support import facts as f
 

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from netdoctor.facts.net import probe
 from netdoctor.host.base import ReplayHost
-from netdoctor.host.helpers import nccl as asked
-from netdoctor.host.helpers import netlink
+from netdoctor.host.helpers import nccl as asked, netlink
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.ifname import choose
 from tests.fakegpu import lab, namespace

@@ -6,8 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 
 from netdoctor.causes import CAUSES
 from netdoctor.causes.results import result

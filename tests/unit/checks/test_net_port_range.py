@@ -13,8 +13,20 @@ from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import LocalPorts, Net, Peer, Route
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from tests.support.facts import environ, gpus, job, judge, machine, nccl_choice, net, netlink_link, outside, pod, ports
-from tests.support.facts import vantage as job_vantage
+from tests.support.facts import (
+    environ,
+    gpus,
+    job,
+    judge,
+    machine,
+    nccl_choice,
+    net,
+    netlink_link,
+    outside,
+    pod,
+    ports,
+    vantage as job_vantage,
+)
 
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 C, W = Severity.CRITICAL, Severity.WARNING

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from netdoctor.checks.net_reach import reach
-from netdoctor.facts.environ import Environ
-from netdoctor.facts.environ import probe as probe_environ
+from netdoctor.facts.environ import Environ, probe as probe_environ
 from netdoctor.facts.intent import Intent, Told
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.net import Link, Net, Peer, Route

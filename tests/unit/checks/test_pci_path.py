@@ -10,8 +10,7 @@ import pytest
 from netdoctor.checks.pci_path import pci_path
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.gpu_health import GpuHealth
-from netdoctor.facts.gpu_health import Pair as Peers
+from netdoctor.facts.gpu_health import GpuHealth, Pair as Peers
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.pci import Pci

@@ -17,12 +17,10 @@ from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import Kernel
-from netdoctor.facts.libraries import Libraries
-from netdoctor.facts.libraries import probe as probe_libraries
+from netdoctor.facts.libraries import Libraries, probe as probe_libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Net, Route
-from netdoctor.facts.pci import Pci
-from netdoctor.facts.pci import probe as probe_pci
+from netdoctor.facts.pci import Pci, probe as probe_pci
 from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice
 from netdoctor.facts.runs import Baseline, PathRun

@@ -10,12 +10,9 @@ from netdoctor.checks.net_tcp_buffers import tcp_buffers
 from netdoctor.facts.cpu import probe as probe_cpu
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.kernel import Kernel
-from netdoctor.facts.nccl_choice import NcclChoice
-from netdoctor.facts.nccl_choice import probe as probe_nccl
-from netdoctor.facts.net import LocalPorts, Net, Route, probe_ports
-from netdoctor.facts.net import probe as probe_net
-from netdoctor.facts.rdma import Rdma
-from netdoctor.facts.rdma import probe as probe_rdma
+from netdoctor.facts.nccl_choice import NcclChoice, probe as probe_nccl
+from netdoctor.facts.net import LocalPorts, Net, Route, probe as probe_net, probe_ports
+from netdoctor.facts.rdma import Rdma, probe as probe_rdma
 from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
