@@ -238,11 +238,12 @@ def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> F
     used = tasks.of_user if tasks.of_user is not None else Unavailable(Kind.NOT_READ, "nobody counted them")
     what = "{} processes and threads for all that the user runs on this machine"
     found = here.judged("nproc", Cap("ulimit -u", limit, used), need, "pids", what)
-    # What a PID namespace hides of his is no more than all users' together.
-    seen = vantage.initial_pids or (isinstance(kernel.threads, int) and limit - kernel.threads >= need.most)
-    if found.status is not Status.PASS or ran or seen:
+    # What a PID namespace or hidepid hides of his is no more than all users' together.
+    bounded = isinstance(kernel.threads, int) and limit - kernel.threads >= need.most
+    if found.status is not Status.PASS or ran or bounded or (vantage.initial_pids and tasks.hidden is False):
         return found
-    text = f"{found.message}; what the user runs in other PID namespaces (containers) counts as well, and is not seen from here"
+    where = "that /proc hides (hidepid)" if vantage.initial_pids else "in other PID namespaces (containers)"
+    text = f"{found.message}; what the user runs {where} counts as well, and is not seen from here"
     return replace(unknown(text, subject="nproc", how=AS_MANY, **found.evidence), measured=found.measured)
 
 

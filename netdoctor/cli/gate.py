@@ -19,6 +19,7 @@ from netdoctor.textsafe import clean, nearest
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
+_MOST: Final = 1 << 18  # values; etcd takes an object of 1.5 MiB
 _KEYS: Final = {"volumes": "name", "initContainers": "name", "volumeMounts": "mountPath"}  # strategic merge: lists by these
 _ELSEWHERE: Final = {
     "TrainJob": "they are its runtime's: gate what kubectl get clustertrainingruntime NAME -o yaml gives, and name that here"
@@ -49,6 +50,26 @@ def gated(text: str, folder: Traversable, image: str | None) -> str:
         objects = [one for one in yaml.safe_load_all(text) if one is not None]
     except (yaml.YAMLError, RecursionError) as error:
         raise GateError(f"no YAML: {' '.join(str(error).split())[:200]}") from None
+    _bounded(objects)
+    try:
+        return _gated(objects, folder, image)
+    except (AttributeError, TypeError, KeyError) as error:  # a list where Kubernetes has a mapping, or a text
+        raise GateError(f"a pod in it is none that Kubernetes takes: {error}") from None
+
+
+def _bounded(objects: list[Any]) -> None:
+    """Aliases can make a few lines larger than any memory, or a thing a part of itself."""
+    left, todo = _MOST, list(objects)
+    while todo:
+        one = todo.pop()
+        inside = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        left -= len(inside)
+        if left < 0:
+            raise GateError(f"more than {_MOST} values: it is no manifest, or its aliases repeat it")
+        todo.extend(inside)
+
+
+def _gated(objects: list[Any], folder: Traversable, image: str | None) -> str:
     parts = {name: next(yaml.safe_load_all((folder / name).read_text())) for name in _FILES}
     each = [one for top in objects for one in _each(top)]
     places = [(one, place) for one in each for place in _pods(one, ())]

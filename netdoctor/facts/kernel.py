@@ -129,7 +129,7 @@ def _threads(host: Host) -> int | Unavailable:
 
     LXCFS lays a container's own count over it (src/proc_loadavg.c), and gVisor's kernel counts none (pkg/sentry/fsimpl/proc).
     """
-    over = _mount(host, "/proc/loadavg")
+    over = mounted(host, "/proc/loadavg")
     if not isinstance(over, Unavailable):
         return Unavailable(Kind.NOT_READ, f"/proc/loadavg is shown by {over[0]}, which may count a container's alone")
     if over.kind is not Kind.ABSENT:
@@ -146,7 +146,7 @@ def _shm_size(host: Host) -> int | Unavailable:
     size = _shm(host, "size")
     if isinstance(size, Unavailable) or size:
         return size
-    mount = _mount(host, "/dev/shm")
+    mount = mounted(host, "/dev/shm")
     if isinstance(mount, Unavailable):
         return mount
     return _memory(host) if mount[:1] == ["tmpfs"] else Unavailable(Kind.UNSUPPORTED, "what is mounted on /dev/shm is no tmpfs")
@@ -154,13 +154,13 @@ def _shm_size(host: Host) -> int | Unavailable:
 
 def _shm_by_default(host: Host) -> bool | Unavailable:
     """mm/shmem.c, shmem_show_options: a tmpfs of the default size, half of the memory, shows none."""
-    mount = _mount(host, "/dev/shm")
+    mount = mounted(host, "/dev/shm")
     if isinstance(mount, Unavailable):
         return False if mount.kind is Kind.ABSENT else mount
     return mount[:1] == ["tmpfs"] and "size=" not in mount[-1]
 
 
-def _mount(host: Host, place: str) -> list[str] | Unavailable:
+def mounted(host: Host, place: str) -> list[str] | Unavailable:
     """Kind, source and options of what was mounted there last (proc_pid_mountinfo(5))."""
     text = read(host, "/proc/self/mountinfo")
     if isinstance(text, Unavailable):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from netdoctor.facts.base import Fact
-from netdoctor.facts.kernel import UNLIMITED, Kernel
+from netdoctor.facts.kernel import UNLIMITED, Kernel, mounted
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, value
-from netdoctor.model import Unavailable
+from netdoctor.model import Kind, Unavailable
 
 _FREE = frozenset(("CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"))
 
@@ -18,6 +19,7 @@ class Tasks(Fact):
     """Asked where the limit holds."""
 
     of_user: int | None | Unavailable  # that /proc shows; None: the limit does not hold, and nobody counted
+    hidden: bool | Unavailable = False  # /proc may not show all of them: those that may not be traced (hidepid)
 
     @staticmethod
     def limited(kernel: Kernel, vantage: Vantage) -> bool:
@@ -30,4 +32,15 @@ def probe(host: Host, kernel: Kernel, vantage: Vantage) -> Tasks:
     if not Tasks.limited(kernel, vantage):
         return Tasks(None)
     got = mapping(host, "ask:tasks")
-    return Tasks(got if isinstance(got, Unavailable) else value(got.get("threads"), int, "processes and threads of the user"))
+    told = got if isinstance(got, Unavailable) else value(got.get("threads"), int, "processes and threads of the user")
+    odd = isinstance(told, int) and told < 1  # who counts is there himself
+    return Tasks(Unavailable(Kind.MALFORMED, f"threads of the user: {told}") if odd else told, _hidden(host))
+
+
+def _hidden(host: Host) -> bool | Unavailable:
+    """With hidepid even one's own process is seen only where it may be traced (fs/proc/base.c, has_pid_permissions), which
+    one that has had other rights may not: sshd's, that of a setuid program or of file capabilities (PR_SET_DUMPABLE)."""
+    mount = mounted(host, "/proc")
+    if isinstance(mount, Unavailable):
+        return False if mount.kind is Kind.ABSENT else mount
+    return re.search(r"hidepid=(?!0|off)", mount[-1]) is not None

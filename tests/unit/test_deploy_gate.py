@@ -138,6 +138,10 @@ def test_gating_twice_is_gating_once(tmp_path: Path) -> None:
     assert again[0] == made[0] and "has its gate already" in notes
 
 
+# Nine of nine of nine …: 9^8 values in nine lines.
+BOMB = "".join(f"{n}: &n{n} [{', '.join([f'*n{n - 1}'] * 9) if n else 'x'}]\n" for n in range(9))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -149,6 +153,13 @@ def test_gating_twice_is_gating_once(tmp_path: Path) -> None:
         ("{", "no YAML"),
         ("- 1\n- [x]\n", "no pod is in it"),
         ("spec: {containers: [1]}", "no pod is in it"),
+        # What Kubernetes refuses as well, and what is a part of itself or far larger than it looks.
+        ("kind: Pod\nspec: {containers: [{name: c, resources: abc}]}", "none that Kubernetes takes"),
+        ("kind: Pod\nspec: {containers: [{name: c, resources: {limits: [1]}}]}", "none that Kubernetes takes"),
+        ("kind: Pod\nspec: {volumes: x, containers: [{name: c}]}", "none that Kubernetes takes"),
+        ("kind: Pod\nspec: {initContainers: {a: b}, containers: [{name: c}]}", "none that Kubernetes takes"),
+        ("a: &a [*a]\nkind: Pod\nspec: {containers: [{name: c}]}", "its aliases repeat it"),
+        (f"{BOMB}kind: Pod\nspec: {{containers: [{{name: c}}]}}", "its aliases repeat it"),
     ],
 )
 def test_what_cannot_be_served_says_so(text: str, says: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_an_ecc_mode_that_waits_is_no_difference() -> None:
 
 
 @pytest.mark.parametrize("family", [Family.LIMIT, Family.SHM, Family.ACS, Family.IOMMU])
-def test_what_a_node_judges_is_no_fault_between_nodes(family: Family) -> None:
+def test_what_each_node_judges_by_itself_is_an_info(family: Family) -> None:
     assert family.loss.severity is Severity.INFO
 
 

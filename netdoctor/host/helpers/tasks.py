@@ -1,5 +1,5 @@
 """How many processes and threads this user has, as far as /proc shows them: RLIMIT_NPROC counts them by the real user id
-(kernel/fork.c).  Of a user's own processes hidepid hides none (proc(5)); another PID namespace does.  {"threads": 412}
+(kernel/fork.c).  Another PID namespace hides processes of his, and hidepid those that may not be traced.  {"threads": 412}
 """
 
 from __future__ import annotations

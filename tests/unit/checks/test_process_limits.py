@@ -18,7 +18,9 @@ from netdoctor.facts.pci import Pci
 from netdoctor.facts.peers import Peer
 from netdoctor.facts.runs import Baseline
 from netdoctor.facts.tasks import Tasks
+from netdoctor.facts.tasks import probe as probe_tasks
 from netdoctor.facts.vantage import Vantage
+from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
 
@@ -155,6 +157,32 @@ def test_all_threads_of_the_machine_leave_enough() -> None:
     facts: dict[type, object] = {Vantage: user, Tasks: Tasks(12), Baseline: NO_RUN}
     for limit, status in ((4096, UNKNOWN), (8192, PASS)):
         assert judged("nproc", {**facts, Kernel: replace(ulimit(nproc=limit), threads=3500)}).status is status
+
+
+@pytest.mark.parametrize(("hidden", "status"), [(False, PASS), (True, UNKNOWN), (LOST, UNKNOWN)])
+def test_what_proc_hides_counts_as_well(hidden: Any, status: Status) -> None:
+    user = f.vantage(capabilities=frozenset())
+    facts: dict[type, object] = {Vantage: user, Tasks: Tasks(12, hidden), Baseline: NO_RUN}
+    assert judged("nproc", {**facts, Kernel: replace(ulimit(nproc=4096), threads=LOST)}).status is status
+    assert judged("nproc", {**facts, Kernel: replace(ulimit(nproc=8192), threads=3500)}).status is PASS
+
+
+@pytest.mark.parametrize(
+    ("options", "hidden"),
+    [
+        ("rw", False),
+        ("rw,hidepid=invisible", True),
+        ("rw,gid=4,hidepid=2", True),
+        ("rw,hidepid=0", False),
+        ("rw,hidepid=off", False),
+    ],
+)
+def test_whether_proc_hides_is_in_its_mount(options: str, hidden: bool) -> None:
+    mounts = f"30 1 0:28 / / rw - ext4 /dev/md0 rw\n24 30 0:22 / /proc rw,nosuid - proc proc {options}\n"
+    for threads, found in ((12, 12), (0, None), (-5, None)):
+        host = ReplayHost({"file:/proc/self/mountinfo": mounts, "ask:tasks": {"threads": threads}})
+        seen = probe_tasks(host, ulimit(nproc=4096), f.vantage(capabilities=frozenset()))
+        assert seen.hidden is hidden and (seen.of_user == found if found else isinstance(seen.of_user, Unavailable))
 
 
 def test_nothing_to_judge() -> None:
