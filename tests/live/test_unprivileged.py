@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import sys
 import tempfile
@@ -87,7 +88,8 @@ def test_a_user_gets_the_verdicts_of_root(seen: Any) -> None:
     # The kernel shows its log to root alone where kernel.dmesg_restrict is set; what root sees depends on how long it is up.
     assert theirs.pop(("node.system", "kernel log")) in {"unknown", roots.pop(("node.system", "kernel log"))}
     assert theirs == roots
-    assert user["report"]["runs"][0]["state"] == "finished"
+    torch = importlib.util.find_spec("torch") is not None  # make TORCH= installs none
+    assert user["report"]["runs"][0]["state"] == ("finished" if torch else "not started")
     assert seen["left"] == {}
 
 
