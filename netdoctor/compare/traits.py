@@ -79,6 +79,13 @@ class Family(Enum):
     ECC = ("ecc", "ECC of the GPUs", "drift", MIGHT, "nvidia-smi -q -d ECC")
     MIG = ("mig", "MIG mode of the GPUs", "drift", MIGHT, "nvidia-smi -q | grep -A2 MIG")
     POWER = ("power", "power limit of the GPUs", "drift", MIGHT, "nvidia-smi -q -d POWER")
+    CLOCKS = (
+        "gpu_clock",
+        "clocks of the GPUs under load",
+        "drift",
+        MIGHT,
+        "nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc and -rac take locks away",
+    )
     TORCH = ("torch", "torch", "version_mismatch", MIGHT)
     TORCH_CUDA = ("torch_cuda", "CUDA of torch", "version_mismatch", MIGHT)
     # Refused at the handshake from NCCL 2.23.4 on (src/bootstrap.cc), undefined before.
@@ -329,6 +336,9 @@ def _modes(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
     watts = [g["power_limit_w"] for g in every if type(g.get("power_limit_w")) is int]
     if watts and len(watts) == len(every):
         out[Trait(Family.POWER)] = _multiset([f"{one} W" for one in watts])
+    low = [g["clocks_held_low"] for g in every if isinstance(g.get("clocks_held_low"), bool)]
+    if low and len(low) == len(every):
+        out[Trait(Family.CLOCKS)] = _multiset(["held far below its board's own" if one else "as its board can" for one in low])
 
 
 def _nics(out: dict[Trait, str], inventory: dict[str, Any]) -> None:

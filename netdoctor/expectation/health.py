@@ -12,26 +12,10 @@ from typing import Final
 
 from netdoctor.expectation import siblings
 from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source, Value
-from netdoctor.facts.gpu_health import (
-    DISPLAY,
-    HW_SLOWDOWN,
-    HW_THERMAL,
-    IDLE,
-    POWER_BRAKE,
-    SW_POWER,
-    SW_THERMAL,
-    SYNC_BOOST,
-    GpuState,
-)
-from netdoctor.facts.gpu_load import GpuLoad, Load
+from netdoctor.facts.gpu_health import GpuState
+from netdoctor.facts.gpu_load import SAMPLES, GpuLoad, Load
 from netdoctor.model import Kind, Unavailable, missing
 
-SAMPLES: Final = 3  # moments under load, before a clock says something
-# Of the highest clock that a board knows.  Consumer boards run at four fifths of it with no reason named (a GeForce RTX 3090's
-# boost clock is 1,695 of 2,100 MHz), boards of data centres at all of it (an H100: 1,980 MHz); what is lower has a reason.
-LOW: Final = 0.75
-EXPLAINED: Final = (HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE, SW_POWER, SYNC_BOOST, DISPLAY)
-SEEN: Final = 2  # moments with a reason, which one alone may be by chance
 MIB: Final = 1 << 20
 # Boards without a connector for a screen, which come with a BAR1 of all their memory and more: a V100 of 16 GiB has 16, an
 # A100 of 80 has 128.  Those with one (A40, L40, RTX) and a T4 have 256 MiB in one of their modes; a vGPU's name ends in its
@@ -84,13 +68,11 @@ def held_low(gpus: tuple[GpuState, ...], load: GpuLoad) -> tuple[dict[tuple[int,
         seen = (load.gpus or {}).get(str(gpu.uuid))
         if seen is None or not _busy(gpu, seen):
             continue
-        clock, most, reasons = seen.clock, seen.clock_max, seen.reasons
+        clock, most = seen.clock, seen.clock_max
         if isinstance(most, Unavailable):
             lost = lost if most.kind in (Kind.UNSUPPORTED, Kind.NOT_READ) else most
-        elif isinstance(clock, int) and 0 < clock < LOW * most and not isinstance(reasons, Unavailable):
-            working = (seen.samples or 0) - reasons.get(IDLE, 0)
-            if working >= SAMPLES and not any(reasons.get(bit, 0) >= SEEN for bit in EXPLAINED):
-                low[clock, most] = low.get((clock, most), 0) + 1
+        elif isinstance(clock, int) and seen.held_low is True:
+            low[clock, most] = low.get((clock, most), 0) + 1
     return low, lost
 
 

@@ -8,10 +8,26 @@ from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.gpu_health import (
+    DISPLAY,
+    HW_SLOWDOWN,
+    HW_THERMAL,
+    IDLE,
+    POWER_BRAKE,
+    SW_POWER,
+    SW_THERMAL,
+    SYNC_BOOST,
+)
 from netdoctor.host.base import Host, mapping, question, value
 from netdoctor.model import Kind, Unavailable, missing
 
 LONGEST: Final = 600  # seconds; it is told to end when the run has
+SAMPLES: Final = 3  # moments under load, before a clock says something
+# Of the highest clock that a board knows.  Consumer boards run at four fifths of it with no reason named (a GeForce RTX 3090's
+# boost clock is 1,695 of 2,100 MHz), boards of data centres at all of it (an H100: 1,980 MHz); what is lower has a reason.
+LOW: Final = 0.75
+EXPLAINED: Final = (HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE, SW_POWER, SYNC_BOOST, DISPLAY)
+SEEN: Final = 2  # moments with a reason, which one alone may be by chance
 QUESTION: Final = question("gpu_load", seconds=LONGEST)
 
 
@@ -25,6 +41,17 @@ class Load:
     replays: int | Unavailable  # of PCIe, by which they rose
     nvlink: tuple[int | Unavailable, ...] | Unavailable  # errors of each NVLink, by which they rose
     clock_max: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # MHz, that the board can run at
+
+    @property
+    def held_low(self) -> bool | Unavailable:
+        """Its highest clock is far below its board's own, and NVML names no reason: what a lock does."""
+        if (lost := missing(self.samples, self.clock, self.clock_max, self.reasons)) is not None:
+            return lost
+        reasons = self.reasons or {}
+        if (self.samples or 0) - reasons.get(IDLE, 0) < SAMPLES:
+            return Unavailable(Kind.NOT_READ, "it was not busy for so long that its clock would tell")
+        low = 0 < (self.clock or 0) < LOW * (self.clock_max or 0)
+        return low and not any(reasons.get(bit, 0) >= SEEN for bit in EXPLAINED)
 
 
 @dataclass(frozen=True)

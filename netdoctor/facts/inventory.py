@@ -16,6 +16,7 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.fabric import Fabric
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.gpu_health import GpuHealth
+from netdoctor.facts.gpu_load import GpuLoad
 from netdoctor.facts.kernel import UNLIMITED, Kernel
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
@@ -56,7 +57,7 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     sysctls                 {name: text}
     links                   [{name, kind, up, mtu, physical, addresses: ["10.0.0.7/24"], driver, speed_mbps}]
     gpus                    [{index, name, uuid, pci, numa_node, memory_total, nvlinks_up, nvlinks,
-                            power_limit_w, ecc, ecc_waits, mig, mig_waits}]
+                            power_limit_w, clocks_held_low, ecc, ecc_waits, mig, mig_waits}]
     nics                    [{name, pci, driver, firmware, numa_node, virtual_function, ports: [{number, state,
                             link_layer, rate_gbps, gids: [{index, kind, value}]}]}]
     pci                     [{address, kind, id, numa_node, root, path, link: {speed, width, max_speed, max_width}}]
@@ -87,7 +88,7 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
         "nccl_variables": _variables(registry.of(have, "Environ")),
         "sysctls": plain(kernel.sysctls),
         "links": _rows(net.links, lambda one: _link(one, net.links or ())),
-        "gpus": _rows(gpus.all, lambda one: _gpu(one, registry.of(have, "GpuHealth"))),
+        "gpus": _rows(gpus.all, lambda one: _gpu(one, registry.of(have, "GpuHealth"), registry.of(have, "GpuLoad"))),
         "nics": _rows(registry.of(have, "Rdma").devices, _nic),
         "pci": _rows(pci.devices and tuple(d for d in pci.devices if d.is_gpu or d.rdma), _pci),
     }
@@ -178,7 +179,7 @@ def _link(one: Link, every: Iterable[Link]) -> Json:
     }
 
 
-def _gpu(one: Gpu, health: GpuHealth) -> Json:
+def _gpu(one: Gpu, health: GpuHealth, load: GpuLoad) -> Json:
     links = one.nvlinks
     states = health.gpus
     state = states if isinstance(states, Unavailable) else next((s for s in states if s.uuid == one.uuid), _NO_STATE)
@@ -189,8 +190,16 @@ def _gpu(one: Gpu, health: GpuHealth) -> Json:
         "nvlinks_up": plain(links) if isinstance(links, Unavailable) else sum(links),
         "nvlinks": plain(links) if isinstance(links, Unavailable) else len(links),
         "power_limit_w": plain(told) if isinstance(told, Unavailable) else round(told / 1000),
+        "clocks_held_low": plain(_held_low(one, load)),
         **modes,
     }
+
+
+def _held_low(one: Gpu, load: GpuLoad) -> bool | Unavailable:
+    if isinstance(load.gpus, Unavailable):
+        return load.gpus
+    seen = load.gpus.get(str(one.uuid))
+    return Unavailable(Kind.NOT_READ, "nobody looked at it under load") if seen is None else seen.held_low
 
 
 def _nic(one: RdmaDevice) -> Json:

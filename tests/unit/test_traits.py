@@ -32,7 +32,10 @@ NODE: dict[str, Any] = {
     "limits": {"memlock": "unlimited", "nofile": 1024, "nproc": 2061234},
     "acs": {"ports": 12, "back": 0},
     "imex": "570.133.20",
-    "gpus": [{"ecc": True, "ecc_waits": False, "mig": False, "mig_waits": False, "power_limit_w": 700}] * 8,
+    "gpus": [
+        {"ecc": True, "ecc_waits": False, "mig": False, "mig_waits": False, "power_limit_w": 700, "clocks_held_low": False}
+    ]
+    * 8,
 }
 LOST = {"unavailable": "denied", "detail": "x"}
 
@@ -54,6 +57,12 @@ LOST = {"unavailable": "denied", "detail": "x"}
         ),
         ({"gpus": [{**NODE["gpus"][0], "mig": True}] * 8}, Family.MIG, "", ("8 × off", "8 × on")),
         ({"gpus": [{**NODE["gpus"][0], "power_limit_w": 500}] * 8}, Family.POWER, "", ("8 × 700 W", "8 × 500 W")),
+        (
+            {"gpus": [{**NODE["gpus"][0], "clocks_held_low": True}] * 8},
+            Family.CLOCKS,
+            "",
+            ("8 × as its board can", "8 × held far below its board's own"),
+        ),
     ],
 )
 def test_what_is_set_of_a_node_is_compared(changes: dict[str, Any], family: Family, name: str, values: tuple[str, str]) -> None:
@@ -76,7 +85,7 @@ def test_what_each_node_judges_by_itself_is_an_info(family: Family) -> None:
 def test_what_was_not_read_is_no_difference(key: str) -> None:
     lost: dict[str, Any] = {key: LOST}
     if key == "gpus":
-        lost = {key: [{**NODE["gpus"][0], "ecc": LOST, "mig_waits": LOST, "power_limit_w": LOST}] * 8}
+        lost = {key: [{**NODE["gpus"][0], "ecc": LOST, "mig_waits": LOST, "power_limit_w": LOST, "clocks_held_low": LOST}] * 8}
     assert not list(differences([Alike(traits(NODE, ""), ("a",)), Alike(traits({**NODE, **lost}, ""), ("b",))]))
 
 
