@@ -64,6 +64,10 @@ _RESULT: Final = re.compile(
     re.IGNORECASE,
 )
 _ROW: Final = re.compile(rb"\|[^|]{1,100}\|.{0,200}\d.{0,80}\|\s*$")  # of a table
+# The very last line: a mean of all that came before; the end of a document whose members have numbers.
+_SUMMARY: Final = re.compile(rb"(?:average|avg|mean|median)\b.{0,80}\d", re.IGNORECASE)
+_MEMBER: Final = re.compile(rb"\s+\"[^\"]{1,80}\": -?\d")
+_BRACE: Final = re.compile(rb"[\]}]+\s*$")
 # Of what was not, or of a beginning.
 _NOT: Final = re.compile(
     rb"\b(?:not|never|un\w+ful\w*|without|before|until|till|when|once|if|will|would|should|can|cannot|to be|partially"
@@ -78,16 +82,23 @@ _COUNT: Final = re.compile(rb"(?<![\w./:\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out o
 _EARLY: Final = re.compile(rb"\bearly[ -]?stop", re.IGNORECASE)
 
 
-def left(line: bytes) -> int:
-    """What is left by the counts in a line that shows work ("step 5/9"); 0 where it counts nothing."""
-    return max((int(one["all"]) - int(one["at"]) for one in _COUNT.finditer(line)), default=0)
+def left(line: bytes) -> int | None:
+    """What is left by the counts in a line that shows work ("step 5/9"); None where it counts nothing."""
+    if b"/" not in line and b" of " not in line:
+        return None
+    return max((int(one["all"]) - int(one["at"]) for one in _COUNT.finditer(line[:_LONGEST])), default=None)
 
 
-def end(tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes]) -> tuple[int, bytes] | None:
-    """The line among a log's last ones that says that the program came to its end; `work` is the last that shows work."""
-    number, line = work
+def end(tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes], rest: int) -> tuple[int, bytes] | None:
+    """The line among a log's last ones that says that the program came to its end; `work` is the last that shows work, `rest`
+    what was left of it by the last count."""
+    number = work[0]
     behind = [(at, said[:_LONGEST]) for at, said in tail if at > number]
-    rest = 0 if any(_EARLY.search(said) for _, said in behind) else left(line)
+    rest = 0 if any(_EARLY.search(said) for _, said in behind) else rest
+    told = [(at, said) for at, said in behind if said.strip()]
+    told = told or [work]
+    if rest <= 0 and number and _last(told):
+        return told[-1]
     for at, said in reversed(behind):
         if level(said) is Level.WARNED or _NOT.search(_NONE_FAILED.sub(b"", said)):
             continue
@@ -97,6 +108,13 @@ def end(tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes]) -> tuple[int
         if completed or (rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))):
             return at, said
     return None
+
+
+def _last(told: Sequence[tuple[int, bytes]]) -> bool:
+    """Whether the very last line can only be the last."""
+    said = told[-1][1]
+    document = _BRACE.match(said) is not None and sum(_MEMBER.match(line) is not None for _, line in told) > 1
+    return document or (_SUMMARY.match(_words(said)) is not None and _NOT.search(said) is None)
 
 
 def _words(line: bytes) -> bytes:

@@ -13,13 +13,13 @@ from netdoctor.nccl.log.times import minutes
 _ILL: Final = re.compile(
     rb"\b(?:errors?|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
     rb"|corrupt\w*|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
-    rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9])",
+    rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9])(?!_?\w*[ ]?\.{3,} )",
     re.IGNORECASE,
 )
 # A figure of that name, or that there is none ("test error: 0.12", "no errors", "0 failed"), and what Python and ld.so ignored.
 _NONE: Final = re.compile(
     rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror rate\b|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
-    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
+    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|\bto (?:avoid|prevent|disable)\b|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
 )
 # What is no trouble by itself, and all there is to show where a log holds neither work, nor NCCL, nor what a family knows.
@@ -62,6 +62,7 @@ class LastWords:
         self._of_a_warning = False  # the stack that is being read
         self._work = b""  # the last that shows work
         self._work_at = 0
+        self._rest = 0  # of what it counts
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
@@ -73,12 +74,14 @@ class LastWords:
 
     def work(self, line: bytes, number: int) -> None:
         self._work, self._work_at = line, number
+        if (rest := closing.left(line)) is not None:
+            self._rest = rest
         self._lines.clear()
 
     @property
     def end(self) -> tuple[int, bytes] | None:
         """The line with which the program says that it is done, where that is the last that the log tells."""
-        return closing.end(self._tail, (self._work_at, self._work))
+        return closing.end(self._tail, (self._work_at, self._work), self._rest)
 
     def feed(self, line: bytes, number: int) -> None:
         if (stack := _STACK.search(line)) is not None:
@@ -87,7 +90,7 @@ class LastWords:
                 self._of_a_warning = same and level(self.before) is Level.WARNED
             if self._of_a_warning:
                 return
-        still = _STILL.search(line) is not None
+        still = _STILL.search(line) is not None and not _NONE.search(line)
         ill = _ILL.search(line) is not None and not _NONE.search(line)
         if not (ill or still or _HINTS.search(line)):
             return
@@ -119,6 +122,6 @@ class LastWords:
             lines = lines or self._hints
         self._lines, self._hints, self._of_a_warning = {}, {}, False
         self._work = self.latest = self.before = b""
-        self._work_at = 0
+        self._work_at = self._rest = 0
         self._tail.clear()
         return lines

@@ -113,6 +113,8 @@ PATTERNS: Final = (
         r"(?P<left>(?P<closed>\bApplication shutdown complete\b|\bwandb\b.{0,24}: .{0,12}Find logs at:))",
         "left closed",
     ),
+    # Python's multiprocessing.resource_tracker, which outlives its program, and cleans up what that left behind
+    row("orphaned", "resource_tracker: there appear", r"resource_tracker: There appear to be \d{1,9} leaked \w+ objects"),
     _BAR,
     # one line a rank, of programs that only show that all came: MPI's hello_c.c, mpi4py's, torch's smoke tests
     row(
