@@ -38,6 +38,8 @@ def unwritten(text: str) -> list[Status]:
         "final_val_loss:2.07 val_bpb:1.22",
         "Evaluation results: {'accuracy': 0.91}",
         "Training complete! The model is in out/.",
+        "All re-collection frequencies completed.",
+        "[I ProcessGroupNCCL.cpp:844] [Rank 1] NCCL watchdog thread terminated normally",
     ],
 )
 def test_a_last_line_says_that_the_program_is_done(mark: str, last: str) -> None:
@@ -50,6 +52,8 @@ def test_a_last_line_says_that_the_program_is_done(mark: str, last: str) -> None
     [
         pytest.param("Average time for all_to_all (exclude first iter): 0.00005344\n", id="a mean"),
         pytest.param('{\n  "accuracy": 0.91,\n  "errors": 0\n}\n', id="a document of results"),
+        pytest.param("  recall   0.24   0.25\n  rate (B2)   0.77   0.91\n  f1   0.5\n==========\n", id="a ruled table"),
+        pytest.param("Requests:   9\nFailed requests:      0\nP99 (ms):   318083.89\n----------\n", id="none failed"),
         pytest.param("|Tasks|Metric|Value|\n|-----|------|----:|\n|boolq|acc   |0.791|\n", id="a table"),
         pytest.param(
             "  error_injection_rate ............................ 0\nEND TIME: Mon Jun 22 10:32:40 CEST 2026\n", id="a setting"
@@ -142,3 +146,27 @@ def test_what_a_server_answered_after_is_a_request_s() -> None:
     answered = UP.splitlines(keepends=True)[1] * 4
     assert [f.status for f in diagnose(parse_text(UP + died + answered))] == [Status.PASS]
     assert diagnose(parse_text(UP + died))[0].status is Status.FAIL
+
+
+def test_a_full_count_of_steps_counts_also_behind_an_evaluation() -> None:
+    full = "step:1335/1335 train_time:59ms\nval_loss:3.2\npeak memory allocated: 31266 MiB\n"
+    assert unwritten(full) == [Status.PASS]
+    assert Status.PASS not in unwritten(full.replace("val_loss:3.2", "val batch 3/9 loss 3.2"))
+
+
+HEAD = "(APIServer pid=5) ERROR 08-21 10:24:34 [async_llm.py:704] "
+DEAD = "vllm.v1.engine.exceptions.EngineDeadError: It encountered an issue. See stack trace (above) for the root cause."
+ECHO = "".join(f"{HEAD}{line}\n" for line in (*BROKE.splitlines(), DEAD))
+SHUT = "(APIServer pid=5) INFO:     Application shutdown complete.\n"
+
+
+def test_a_server_that_is_told_to_end_misses_its_engine() -> None:
+    order = "(APIServer pid=5) INFO 08-21 10:24:34 [launcher.py:100] [shutdown] API server: shutdown triggered\n"
+    assert [f.status for f in diagnose(parse_text(UP + order + ECHO + SHUT))] == [Status.PASS]
+    assert diagnose(parse_text(UP + ECHO + order + SHUT))[0].status is Status.FAIL
+
+
+def test_a_child_that_was_asked_to_end_says_who_ended_the_server() -> None:
+    order = "[2026-08-02 00:17:43] Subprocess detokenizer (pid=31379) crashed with exit code -15. Triggering SIGQUIT\n"
+    (finding,) = diagnose(parse_text(UP + order))
+    assert (finding.status, "asked to end (SIGTERM)" in finding.message) == (Status.UNKNOWN, True)

@@ -10,7 +10,18 @@ from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import sockets_between_nodes
-from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, closed, good_ends, overcome, summary
+from netdoctor.nccl.diagnosis.outcome import (
+    After,
+    Ending,
+    Outcome,
+    after,
+    before,
+    closed,
+    good_ends,
+    on_the_way_out,
+    overcome,
+    summary,
+)
 from netdoctor.nccl.diagnosis.rdma import unopened
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -235,7 +246,8 @@ def _work_done(log: LogFacts, end: Outcome) -> str | None:
 
 def _came(log: LogFacts, end: Outcome) -> str | None:
     """Signs of a job that did what it was for, where none of them is a step: nothing in the log alleges anything."""
-    if (*log.of(*TROUBLE), *_last_words(log, end)) or (log.comms_started > log.comms_complete and not log.rings):
+    alleged = any(not on_the_way_out(log, e) for e in (*log.of(*TROUBLE), *_last_words(log, end)))
+    if alleged or (log.comms_started > log.comms_complete and not log.rings):
         return None
     serving = log.of("serving")
     if serving:

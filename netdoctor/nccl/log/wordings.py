@@ -54,7 +54,7 @@ class Wording(Enum):
         # an exception about a child that is gone: Hugging Face's datasets, concurrent.futures, torch's DataLoader and joblib
         r"\b(?:(?:sub)?process\w*|workers?)\b.{0,80}\b(?:(?:abruptly|unexpectedly) (?:died|terminated|exited)"
         r"|(?:died|terminated|exited|crashed) (?:abruptly|unexpectedly))"
-        r"|see root cause above|see stack trace (?:above|for root cause)|check the logs for the root cause"
+        r"|see root cause above|see stack trace \(?(?:above|for root cause)|check the logs for the root cause"
         r"|gloo/transport/tcp/pair\.cc"
     )
     NO_GROUP = "process group has not been initialized"  # torch/distributed/distributed_c10d.py
