@@ -9,6 +9,7 @@ import pytest
 from netdoctor.model import Status
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import parse_text
+from tests.unit.test_log_rules import CAME_UP
 
 WORK = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
 HALF = "".join(f"step {n}/90 loss 2.{n}\n" for n in range(30, 41))
@@ -37,11 +38,62 @@ def unwritten(text: str) -> list[Status]:
         "final_val_loss:2.07 val_bpb:1.22",
         "Evaluation results: {'accuracy': 0.91}",
         "Training complete! The model is in out/.",
+        "All re-collection frequencies completed.",
+        "[I ProcessGroupNCCL.cpp:844] [Rank 1] NCCL watchdog thread terminated normally",
     ],
 )
 def test_a_last_line_says_that_the_program_is_done(mark: str, last: str) -> None:
     for work in (WORK, STEPS):
         assert unwritten(f"{work}{mark}{last}\n") == [Status.PASS]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("Average time for all_to_all (exclude first iter): 0.00005344\n", id="a mean"),
+        pytest.param('{\n  "accuracy": 0.91,\n  "errors": 0\n}\n', id="a document of results"),
+        pytest.param("  recall   0.24   0.25\n  rate (B2)   0.77   0.91\n  f1   0.5\n==========\n", id="a ruled table"),
+        pytest.param("Requests:   9\nFailed requests:      0\nP99 (ms):   318083.89\n----------\n", id="none failed"),
+        pytest.param("|Tasks|Metric|Value|\n|-----|------|----:|\n|boolq|acc   |0.791|\n", id="a table"),
+        pytest.param(
+            "  error_injection_rate ............................ 0\nEND TIME: Mon Jun 22 10:32:40 CEST 2026\n", id="a setting"
+        ),
+    ],
+)
+def test_the_very_last_line_shows_that_nothing_follows(end: str) -> None:
+    assert unwritten(STEPS + end) == [Status.PASS]
+    if "END TIME" not in end:
+        assert Status.PASS not in unwritten(HALF + end)
+
+
+def test_all_ranks_took_their_communicator_down() -> None:
+    done = STEPS + "Total time: 41.2 s\n"
+    aborted = [
+        f"node01:{100 + rank}:7 [{rank}] NCCL INFO comm 0x5{rank} rank {rank} nranks 4 cudaDev 0 busId 7000 - Abort COMPLETE\n"
+        for rank in range(4)
+    ]
+    assert unwritten(CAME_UP + done + "".join(aborted)) == [Status.PASS]
+    assert Status.PASS not in unwritten(CAME_UP + done + "".join(aborted[1:]))
+
+
+def test_a_program_that_left_a_mess_was_killed() -> None:
+    tracker = (
+        "  warnings.warn('x')\n/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: "
+    )
+    tracker += "There appear to be 4 leaked semaphore objects to clean up at shutdown\n"
+    (finding,) = diagnose(replace(parse_text(UP + STEPS + tracker), written=False))
+    assert (finding.status, "it was killed" in finding.message) == (Status.UNKNOWN, True)
+    assert unwritten(STEPS + tracker + "Done!\n") == [Status.PASS]
+    assert "killed" not in diagnose(replace(parse_text(tracker + STEPS), written=False))[0].message
+
+
+@pytest.mark.parametrize("level", ["INFO", "DEBUG", "WARNING"])
+def test_what_python_s_loggers_tell_is_no_trouble(level: str) -> None:
+    said = (
+        f"2026-02-27 20:53:50,033 - ingest - {level} - Indexed 4 chunks from https://x.org/docs/exceptions.html, 0 timeouts\n"
+    )
+    assert unwritten(STEPS + said + "Done!\n") == [Status.PASS]
+    assert Status.PASS not in unwritten(STEPS + said.replace(level, "ERROR") + "Done!\n")
 
 
 @pytest.mark.parametrize(
@@ -94,3 +146,27 @@ def test_what_a_server_answered_after_is_a_request_s() -> None:
     answered = UP.splitlines(keepends=True)[1] * 4
     assert [f.status for f in diagnose(parse_text(UP + died + answered))] == [Status.PASS]
     assert diagnose(parse_text(UP + died))[0].status is Status.FAIL
+
+
+def test_a_full_count_of_steps_counts_also_behind_an_evaluation() -> None:
+    full = "step:1335/1335 train_time:59ms\nval_loss:3.2\npeak memory allocated: 31266 MiB\n"
+    assert unwritten(full) == [Status.PASS]
+    assert Status.PASS not in unwritten(full.replace("val_loss:3.2", "val batch 3/9 loss 3.2"))
+
+
+HEAD = "(APIServer pid=5) ERROR 08-21 10:24:34 [async_llm.py:704] "
+DEAD = "vllm.v1.engine.exceptions.EngineDeadError: It encountered an issue. See stack trace (above) for the root cause."
+ECHO = "".join(f"{HEAD}{line}\n" for line in (*BROKE.splitlines(), DEAD))
+SHUT = "(APIServer pid=5) INFO:     Application shutdown complete.\n"
+
+
+def test_a_server_that_is_told_to_end_misses_its_engine() -> None:
+    order = "(APIServer pid=5) INFO 08-21 10:24:34 [launcher.py:100] [shutdown] API server: shutdown triggered\n"
+    assert [f.status for f in diagnose(parse_text(UP + order + ECHO + SHUT))] == [Status.PASS]
+    assert diagnose(parse_text(UP + ECHO + order + SHUT))[0].status is Status.FAIL
+
+
+def test_a_child_that_was_asked_to_end_says_who_ended_the_server() -> None:
+    order = "[2026-08-02 00:17:43] Subprocess detokenizer (pid=31379) crashed with exit code -15. Triggering SIGQUIT\n"
+    (finding,) = diagnose(parse_text(UP + order))
+    assert (finding.status, "asked to end (SIGTERM)" in finding.message) == (Status.UNKNOWN, True)

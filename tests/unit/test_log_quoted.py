@@ -162,3 +162,25 @@ def test_a_child_that_died_is_no_cause_where_the_kernel_says_why() -> None:
 @pytest.mark.parametrize(("signal", "words"), [(15, "asked to end (SIGTERM)"), (9, "SIGKILL"), (11, "SIGSEGV")])
 def test_mpich_names_the_signal(signal: int, words: str) -> None:
     assert words in diagnose(parse_text(f"I am 0 of 4\nx3103c0s7b0n0: rank 0 died from signal {signal}\n"))[0].message
+
+
+def test_what_a_program_prints_of_its_items_is_a_log() -> None:
+    items = "".join(
+        f"==== sample legal_{n} (idx={n}) ====\n  doc DOC1 'The open source language model' anchors=11\n"
+        "    -> evidence_found | rounds=3 | evidence='it is one of the models of that year'\n  -> answer: a model\n"
+        for n in range(30)
+    )
+    assert not document(items.encode())
+    history = "".join(
+        f"commit {n:040x}\nAuthor: A B <a@b.org>\nDate:   Mon Jan 5 2026\n\n    Mend what has failed there\n\n"
+        for n in range(30)
+    )
+    assert document(history.encode())
+
+
+@pytest.mark.parametrize(
+    "said", ["ROCm error: unspecified launch failure", "aborting with error : HSA_STATUS_ERROR_EXCEPTION: x"]
+)
+def test_amds_runtime_reports_a_broken_kernel(said: str) -> None:
+    (finding, *_) = diagnose(parse_text(f"loading\n{said}\n"))
+    assert finding.status is Status.FAIL

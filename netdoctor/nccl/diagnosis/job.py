@@ -10,7 +10,18 @@ from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import sockets_between_nodes
-from netdoctor.nccl.diagnosis.outcome import After, Ending, Outcome, after, before, closed, good_ends, overcome, summary
+from netdoctor.nccl.diagnosis.outcome import (
+    After,
+    Ending,
+    Outcome,
+    after,
+    before,
+    closed,
+    good_ends,
+    on_the_way_out,
+    overcome,
+    summary,
+)
 from netdoctor.nccl.diagnosis.rdma import unopened
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -26,6 +37,7 @@ _WRONG: Final = (
 )
 _TRANSPORT: Final = "run it again with NCCL_DEBUG=INFO: it says which transport each channel takes, and what forbids one"
 _RUNS: Final = "whether the job runs still, and if not, its exit status: squeue, sacct, kubectl get pod; dmesg | grep -i oom"
+_ORPHANED: Final = "Python's resource tracker, which outlives its program, cleaned up after it"
 _STANDS: Final = "py-spy dump --pid <rank>; netdoctor ras   # while it runs: which rank is behind"
 # Minutes.  torch lets a collective wait for 10 (NCCL) or 30 (any other back end): constants.py, default_pg_timeout.
 SILENCE: Final = 30
@@ -73,6 +85,9 @@ def _unwatched(log: LogFacts, end: Outcome, quiet: Finding, evidence: Mapping[st
     if end.ending is Ending.OPEN:
         if (there := _all_there(log, end)) is not None:
             return replace(quiet, message=there)
+        if any(e.last >= log.good.get(e.file, 0) for e in log.of("orphaned")):
+            text = f"{quiet.message}; but {_ORPHANED}, and no end of it is in this log: it was killed, or left in a hurry"
+            return _unknown(text, "job", evidence, _RUNS)
         # A process that was killed, or whose node is gone, leaves just such a log.
         text = f"{quiet.message}; but the log ends without an end, and no process here still writes it"
         return _unknown(text, "job", evidence, _RUNS)
@@ -124,10 +139,15 @@ def _unknown(text: str, subject: str, evidence: Mapping[str, Any], how: str) -> 
 def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """Lines that say that something failed; not those that were overcome, nor what follows when somebody ends a job."""
     ordered = end.events[0] if end.ending is Ending.ENDED else None
+    left = _all_left(log)
     found = [
         e
         for e in (*log.of(*TROUBLE), *_last_words(log, end))
-        if _alleges(log, e) and not overcome(log, e) and not (ordered and before(ordered, e)) and not _refuted(log, e)
+        if _alleges(log, e)
+        and not (left and Wording.ABORTED_ITSELF.within(e.text))
+        and not overcome(log, e)
+        and not (ordered and before(ordered, e))
+        and not _refuted(log, e)
     ]
     finished = end.ending is Ending.FINISHED and not closed(end)
     return tuple(sorted((e for e in found if not (finished and kind(e.kind).leaving)), key=lambda e: (e.file, e.line)))
@@ -139,6 +159,13 @@ def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
         return log.of("last_words")
     ends = [f for f in end.events if end.ending is Ending.FINISHED and "left" in f.data]
     return tuple(e for e in log.of("last_words") if any(before(f, e) and f.last < e.line for f in ends))
+
+
+def _all_left(log: LogFacts) -> bool:
+    """Whether all ranks of a communicator took it down, as torch does when a program leaves it to the interpreter's end: none
+    had died, and a watchdog that had aborted it would say so."""
+    told = [m for e in log.of("trouble") if (m := Wording.ABORTED_ITSELF.found(e.text))]
+    return any({int(m["rank"]) for m in told if m["n"] == n} == set(range(int(n))) for n in {m["n"] for m in told})
 
 
 def _refuted(log: LogFacts, e: Event) -> bool:
@@ -219,7 +246,8 @@ def _work_done(log: LogFacts, end: Outcome) -> str | None:
 
 def _came(log: LogFacts, end: Outcome) -> str | None:
     """Signs of a job that did what it was for, where none of them is a step: nothing in the log alleges anything."""
-    if (*log.of(*TROUBLE), *_last_words(log, end)) or (log.comms_started > log.comms_complete and not log.rings):
+    alleged = any(not on_the_way_out(log, e) for e in (*log.of(*TROUBLE), *_last_words(log, end)))
+    if alleged or (log.comms_started > log.comms_complete and not log.rings):
         return None
     serving = log.of("serving")
     if serving:

@@ -69,6 +69,8 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if e.kind == "mount" and (told := _server(log, e)) is not None:
         return told
+    if on_the_way_out(log, e):
+        return After.WENT_ON
     if retry is Retry.NEVER:
         return After.STOPPED
     if _of_the_script(log, e):
@@ -108,6 +110,13 @@ def _of_the_script(log: LogFacts, e: Event) -> bool:
     if e.rank is not None or not (lacked or e.kind in {"exception", "raised"} or (e.kind == "trouble" and "what" in e.data)):
         return False
     return any(o.line > e.last and o.file == e.file and Wording.MARK_OF_A_TASK.within(o.text) for o in log.events)
+
+
+def on_the_way_out(log: LogFacts, e: Event) -> bool:
+    """Whether a server that was told to end misses what it has just ended itself."""
+    echo = e.kind in {"exception", "raised", "died", "trouble"} and (echoing(e) or Wording.CAUSE_ELSEWHERE.within(e.text))
+    echo = echo or e.kind == "last_words"
+    return echo and any("asked" in f.data and f.file == e.file and f.line < e.line for f in log.of("finished"))
 
 
 def _of_a_request(log: LogFacts, e: Event) -> bool:

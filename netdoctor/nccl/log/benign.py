@@ -57,6 +57,9 @@ _OTHERS: Final = re.compile(
     rb"|hmem_dl_init\(\)|Failed to initialize hmem iface"
     # git, asked by trackers of experiments which version of the program runs (GitPython's words, and git's: setup.c)
     rb"|git root error|detected dubious ownership|add an exception for this directory"
+    rb"|not a git repository"
+    # numexpr (utils.py) goes on with as many threads as it may have
+    rb"|nthreads cannot be larger than environment variable"
     # Ray says so above 95 % at the level of an error, of what it would meet if it had to spill: file_system_monitor.cc
     rb"|file_system_monitor\.cc.{1,300} will fail if ",
     re.IGNORECASE,

@@ -21,6 +21,7 @@ _MARK: Final = re.compile(
     rb"|[a-z_][\w.]{0,60}(?::\d{1,6}\]?| [-|]| ?:) |[^\w\s]{1,200}|\s{1,200}"
 )
 _MARKS: Final = 16
+_SHARE: Final = 100  # a hundredth of the whole is as good as none
 _WHOLE: Final = (
     rb"(?:(?:all|the|whole|entire|full|model|distributed|multi-?(?:node|gpu)|pre-?|fine-?|post-?) ?){0,3}"
     rb"(?:train\w*|tun(?:ing|ed)|jobs?|runs?|scripts?|program|tests?|testing|benchmark\w*|eval\w*|inference|experiments?"
@@ -33,7 +34,7 @@ _WHEN: Final = (
     rb"|[:.!,]? ?\(?[\d.:]+ ?(?:s|sec\w*|min\w*|h|hours?)\b.{0,40}|[!.] .{1,120})?\W{0,12}$"
 )
 _COMPLETED: Final = re.compile(
-    rb"(?:(?:all |everything (?:is )?)?"
+    rb"(?:(?:all (?:[\w\-]{1,30} ){0,4}|everything (?:is )?)?"
     + _DONE
     + _WHEN
     + rb"|"
@@ -64,6 +65,12 @@ _RESULT: Final = re.compile(
     re.IGNORECASE,
 )
 _ROW: Final = re.compile(rb"\|[^|]{1,100}\|.{0,200}\d.{0,80}\|\s*$")  # of a table
+# The very last line: a mean of all that came before; the end of a document whose members have numbers.
+_SUMMARY: Final = re.compile(rb"(?:average|avg|mean|median)\b.{0,80}\d", re.IGNORECASE)
+_MEMBER: Final = re.compile(rb"\s+\"[^\"]{1,80}\": -?\d")
+_FIGURE: Final = re.compile(rb"\s*[A-Za-z][^=]{1,80}[: ] *[+\-]?\d[\d.,]*\b")
+_RULE: Final = re.compile(rb"\s*[=\-*]{8,}\s*$")
+_BRACE: Final = re.compile(rb"[\]}]+\s*$")
 # Of what was not, or of a beginning.
 _NOT: Final = re.compile(
     rb"\b(?:not|never|un\w+ful\w*|without|before|until|till|when|once|if|will|would|should|can|cannot|to be|partially"
@@ -74,20 +81,35 @@ _NOT: Final = re.compile(
 _NONE_FAILED: Final = re.compile(
     rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*|warnings?)|\b(?:errors?|fail\w*)\W{1,3}0\b", re.IGNORECASE
 )
-_COUNT: Final = re.compile(rb"(?<![\w./:\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
-_EARLY: Final = re.compile(rb"\bearly[ -]?stop", re.IGNORECASE)
+_COUNT: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
+_EARLY: Final = re.compile(rb"\bearly[ _-]?stop|\bstop\w*[ _-]early\b", re.IGNORECASE)
 
 
-def left(line: bytes) -> int:
-    """What is left by the counts in a line that shows work ("step 5/9"); 0 where it counts nothing."""
-    return max((int(one["all"]) - int(one["at"]) for one in _COUNT.finditer(line)), default=0)
+def left(line: bytes) -> int | None:
+    """What is left by the counts in a line that shows work ("step 5/9"); None where it counts nothing.
+
+    Many programs tell every tenth step only, and not the last.
+    """
+    if b"/" not in line and b" of " not in line:
+        return None
+    found = [(int(one["all"]) - int(one["at"]), int(one["all"])) for one in _COUNT.finditer(line[:_LONGEST])]
+    return max((0 if rest * _SHARE <= all_ else rest for rest, all_ in found), default=None)
 
 
-def end(tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes]) -> tuple[int, bytes] | None:
-    """The line among a log's last ones that says that the program came to its end; `work` is the last that shows work."""
-    number, line = work
+def early(line: bytes) -> bool:
+    """Whether a program says that it takes no further steps: what was left of them is not to come."""
+    return b"early" in line.lower() and _EARLY.search(line) is not None
+
+
+def end(tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes], rest: int) -> tuple[int, bytes] | None:
+    """The line among a log's last ones that says that the program came to its end; `work` is the last that shows work, `rest`
+    what was left of it by the last count."""
+    number = work[0]
     behind = [(at, said[:_LONGEST]) for at, said in tail if at > number]
-    rest = 0 if any(_EARLY.search(said) for _, said in behind) else left(line)
+    told = [(at, said) for at, said in behind if said.strip()]
+    told = told or [work]
+    if rest <= 0 and number and _last(told):
+        return told[-1]
     for at, said in reversed(behind):
         if level(said) is Level.WARNED or _NOT.search(_NONE_FAILED.sub(b"", said)):
             continue
@@ -97,6 +119,14 @@ def end(tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes]) -> tuple[int
         if completed or (rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))):
             return at, said
     return None
+
+
+def _last(told: Sequence[tuple[int, bytes]]) -> bool:
+    """Whether the very last line can only be the last."""
+    said = told[-1][1]
+    document = _BRACE.match(said) is not None and sum(_MEMBER.match(line) is not None for _, line in told) > 1
+    ruled = _RULE.match(said) is not None and sum(_FIGURE.match(line) is not None for _, line in told) > 2
+    return document or ruled or (_SUMMARY.match(_words(said)) is not None and _NOT.search(said) is None)
 
 
 def _words(line: bytes) -> bytes:

@@ -83,6 +83,7 @@ _Surroundings = Literal[
     "blocked",
     "engine",
     "library",
+    "orphaned",
 ]  # what stands around a job
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]

@@ -13,13 +13,15 @@ from netdoctor.nccl.log.times import minutes
 _ILL: Final = re.compile(
     rb"\b(?:errors?|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
     rb"|corrupt\w*|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
-    rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9]|make(?:\[\d+\])?: \*\*\* )",  # make's, in whatever language
+    rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9]"
+    rb"|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )",  # make's own, in whatever language
     re.IGNORECASE,
 )
 # A figure of that name, or that there is none ("test error: 0.12", "no errors", "0 failed"), and what Python and ld.so ignored.
 _NONE: Final = re.compile(
     rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror rate\b|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
-    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
+    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|\bfail\w*\b[\w ]{0,30}[:=] *0\b(?!\.)"
+    rb"|\bto (?:avoid|prevent|disable)\b|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
 )
 # What is no trouble by itself, and all there is to show where a log holds neither work, nor NCCL, nor what a family knows.
@@ -62,6 +64,8 @@ class LastWords:
         self._of_a_warning = False  # the stack that is being read
         self._work = b""  # the last that shows work
         self._work_at = 0
+        self._rest = 0  # of what it counts
+        self._count = b""  # the last that counts steps
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
@@ -70,15 +74,20 @@ class LastWords:
         """Any line, before anything else is made of it."""
         self.before, self.latest = self.latest, line
         self._tail.append((number, line))
+        if b"arly" in line and closing.early(line):
+            self._rest = 0
 
     def work(self, line: bytes, number: int) -> None:
         self._work, self._work_at = line, number
+        if (rest := closing.left(line)) is not None:
+            self._rest = rest
+            self._count = line if _STEPS.search(line) else self._count
         self._lines.clear()
 
     @property
     def end(self) -> tuple[int, bytes] | None:
         """The line with which the program says that it is done, where that is the last that the log tells."""
-        return closing.end(self._tail, (self._work_at, self._work))
+        return closing.end(self._tail, (self._work_at, self._work), self._rest)
 
     def feed(self, line: bytes, number: int) -> None:
         if (stack := _STACK.search(line)) is not None:
@@ -87,7 +96,7 @@ class LastWords:
                 self._of_a_warning = same and level(self.before) is Level.WARNED
             if self._of_a_warning:
                 return
-        still = _STILL.search(line) is not None
+        still = _STILL.search(line) is not None and not _NONE.search(line)
         ill = _ILL.search(line) is not None and not _NONE.search(line)
         if not (ill or still or _HINTS.search(line)):
             return
@@ -105,8 +114,8 @@ class LastWords:
     @property
     def counted(self) -> str:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
-        steps, epochs = _STEPS.search(self._work), list(_EPOCH.finditer(self._work))
-        if steps is None or self.latest == self._work or _BEGUN.search(self.latest):
+        steps, epochs = _STEPS.search(self._count), list(_EPOCH.finditer(self._count))
+        if steps is None or self._rest or self.latest in {self._count, self._work} or _BEGUN.search(self.latest):
             return ""
         if any(one["at"] is None or int(one["at"]) != int(one["all"]) for one in (steps, *epochs)):
             return ""
@@ -118,7 +127,7 @@ class LastWords:
         if silent and not self._work:
             lines = lines or self._hints
         self._lines, self._hints, self._of_a_warning = {}, {}, False
-        self._work = self.latest = self.before = b""
-        self._work_at = 0
+        self._work = self._count = self.latest = self.before = b""
+        self._work_at = self._rest = 0
         self._tail.clear()
         return lines

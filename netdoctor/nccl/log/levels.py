@@ -2,7 +2,8 @@
 
 Formats: glog and absl (TensorFlow, XLA, Triton, Ray: ``I0625 08:02:31.2 17 server.cc:674]``), TensorFlow's own
 (``2025-01-31 10:20:01.1: W path.cc:12]``), c10 (``[W131 10:20:01.1 socket.cpp:12]``), UCX (src/ucs/debug/log.c: five letters
-behind the component), the loggers of TensorRT and TensorRT-LLM, vLLM's (``WARNING 04-07 10:00:00 file.py:12]``).
+behind the component), the loggers of TensorRT and TensorRT-LLM, vLLM's (``WARNING 04-07 10:00:00 file.py:12]``),
+and Python's, by the comma before its milliseconds (``2026-01-01 10:00:00,123 - name - INFO - ``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def _forms(glog: str, word: str, letter: str, ucx: str) -> re.Pattern[bytes]:
         rf"|\[[{glog}](?:\d{{3,4}})? ?[\d:.]{{0,24}} ?{_SOURCE}"
         rf"|\bUCX  (?:{ucx})\b"
         rf"|\[TensorRT-LLM\]\[(?:{word})\]|\[TRT(?:-LLM)?\] \[{letter}\]"
-        rf"|(?:^|\) )(?:{word}) \d\d-\d\d \d\d:\d\d:\d\d \[?{_SOURCE}".encode()
+        rf"|(?:^|\) )(?:{word}) \d\d-\d\d \d\d:\d\d:\d\d \[?{_SOURCE}"
+        rf"|\d\d:\d\d:\d\d,\d{{3}}\]?(?: -)? (?:\[?[\w.]{{1,60}}\]?(?: -| :|:)? )?\[?(?:{word})\b".encode()
     )
 
 

@@ -121,8 +121,8 @@ _CALLS: Final = (
 _GPUS: Final = (
     row(
         "cuda",
-        "cudnn error|cublas error|cusolver error|cufft error|cuda unknown error|program hit cuda|dnn library init|invalid number of gpus",
-        rf"(?:cuDNN|cuBLAS|cuSOLVER|cuFFT) error:? ?(?P<what>\w+)|CUDA (?P<what2>unknown error) - this may be due|(?P<what4>DNN library initialization failed)|(?P<what5>Invalid number of GPUs: \d+ requested but only \d+ were found)|Program hit cuda\w+ \(error (?P<code>\d+)\) due to {QUOTE}(?P<what3>[^\"\xe2]{{1,160}})",
+        "cudnn error|cublas error|cusolver error|cufft error|cuda unknown error|program hit cuda|dnn library init|invalid number of gpus|rocm error|hsa_status_error",
+        rf"(?:cuDNN|cuBLAS|cuSOLVER|cuFFT) error:? ?(?P<what>\w+)|CUDA (?P<what2>unknown error) - this may be due|(?P<what4>DNN library initialization failed)|(?P<what5>Invalid number of GPUs: \d+ requested but only \d+ were found)|ROCm error: (?P<what6>[^\n]{{3,120}})|(?P<what7>HSA_STATUS_ERROR_\w+)|Program hit cuda\w+ \(error (?P<code>\d+)\) due to {QUOTE}(?P<what3>[^\"\xe2]{{1,160}})",
         "what",
     ),
     # too little of a GPU's memory is left for what an inference server keeps there

@@ -28,6 +28,7 @@ class Wording(Enum):
     )
     ABORTED = "(?-i:Aborted)"  # strsignal(SIGABRT), as a shell or srun reports it
     EXIT_OF_ABORT = "134"  # 128 + SIGABRT
+    ABORTED_ITSELF = r"rank (?P<rank>\d{1,7}) nranks (?P<n>\d{1,5}) .{0,80}Abort COMPLETE"  # src/init.cc
     REMOTE = "remote"  # ncclRemoteError, and its text
     # Python
     ECHO_EXCEPTION = (
@@ -53,7 +54,7 @@ class Wording(Enum):
         # an exception about a child that is gone: Hugging Face's datasets, concurrent.futures, torch's DataLoader and joblib
         r"\b(?:(?:sub)?process\w*|workers?)\b.{0,80}\b(?:(?:abruptly|unexpectedly) (?:died|terminated|exited)"
         r"|(?:died|terminated|exited|crashed) (?:abruptly|unexpectedly))"
-        r"|see root cause above|see stack trace (?:above|for root cause)|check the logs for the root cause"
+        r"|see root cause above|see stack trace \(?(?:above|for root cause)|check the logs for the root cause"
         r"|gloo/transport/tcp/pair\.cc"
     )
     NO_GROUP = "process group has not been initialized"  # torch/distributed/distributed_c10d.py
@@ -118,6 +119,10 @@ class Wording(Enum):
         """A message up to these words."""
         found = self._regex.search(text)
         return text if found is None else text[: found.start()]
+
+    def found(self, text: str) -> re.Match[str] | None:
+        """Where these words are in a message, with what they name."""
+        return self._regex.search(text)
 
     def within(self, text: str) -> bool:
         """Whether these words are in a message, or in what a pattern caught of it."""

@@ -17,8 +17,7 @@ from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.peers import Peer
 from netdoctor.facts.runs import Baseline
-from netdoctor.facts.tasks import Tasks
-from netdoctor.facts.tasks import probe as probe_tasks
+from netdoctor.facts.tasks import Tasks, probe as probe_tasks
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
