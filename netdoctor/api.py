@@ -24,6 +24,7 @@ from netdoctor.facts.dcgm import Health as DcgmHealth
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.fabric import Fabric
+from netdoctor.facts.flat_rails import FlatRails
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.gpu_health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL, GpuHealth, GpuState
 from netdoctor.facts.gpu_load import GpuLoad
@@ -83,6 +84,7 @@ from netdoctor.nccl import (
     locked_memory,
     neighbours,
     net_plugin,
+    one_subnet,
     partition,
     rails,
     rdma_handles,
@@ -189,21 +191,8 @@ def fail(
     """Something is wrong.  `loss` says what it takes from the job (`cost` has the formulas), and so how bad it is; both
     default to those of the check's cause.  `severity` is for a site's own checks that know better.
     `cure` is tried by the engine."""
-    return Finding(
-        Status.FAIL,
-        message,
-        subject,
-        severity,
-        cause,
-        expected,
-        evidence,
-        measured or {},
-        how=how,
-        why=why,
-        fix=fix,
-        cure=cure,
-        loss=loss,
-    )
+    said = (message, subject, severity, cause, expected, evidence, measured or {})
+    return Finding(Status.FAIL, *said, how=how, why=why, fix=fix, cure=cure, loss=loss)
 
 
 __all__ = [
@@ -245,6 +234,7 @@ __all__ = [
     "Fabric",
     "Finding",
     "Fix",
+    "FlatRails",
     "GdrProof",
     "Gid",
     "Gift",
@@ -373,6 +363,7 @@ __all__ = [
     "net_plugin",
     "node_variables",
     "ok",
+    "one_subnet",
     "others",
     "out_of_memory",
     "parse_hcas",
