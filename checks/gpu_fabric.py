@@ -21,6 +21,7 @@ from netdoctor.api import (
     GpuLoad,
     Gpus,
     GpuState,
+    GpuUsers,
     Intent,
     Kind,
     Loss,
@@ -82,13 +83,15 @@ def gpu_fabric(
     job: Intent,
     environ: Environ,
     vantage: Vantage,
+    users: GpuUsers,
 ) -> Iterator[Finding]:
     if (nothing := expectation.without_gpus(pci, gpus)) is not None:
         yield nothing
         return
     if isinstance(fabric.not_ready, Unavailable):
         how = layers.given_none(gpus, vantage)
-        yield unknown(f"whether the driver is ready could not be read: {fabric.not_ready}", subject=DRIVER, how=how)
+        unread = unknown(f"whether the driver is ready could not be read: {fabric.not_ready}", subject=DRIVER, how=how)
+        yield _queued(fabric.not_ready, users) or unread
     elif fabric.not_ready:
         yield _not_ready(pci, state)
     if isinstance(state.gpus, Unavailable):
@@ -119,6 +122,26 @@ def _not_ready(pci: Pci, state: GpuHealth) -> Finding:
         subject=DRIVER,
         loss=cost.STOPS,
         fix=START if switched else mend,
+    )
+
+
+def _queued(why: Unavailable, users: GpuUsers) -> Finding | None:
+    """One control daemon has one user's server at a time, and queues the clients of all others until that server has ended
+    (NVIDIA Multi-Process Service, Performance: Multi-User)."""
+    server = next((users.processes[pid] for pid in sorted(users.of_others) if users.processes), None)
+    if why.kind is not Kind.TIMED_OUT or server is None:
+        return None
+    return fail(
+        f"cuInit does not return, and {server} has the GPUs: MPS lets clients of one user in at a time",
+        subject=DRIVER,
+        cause="device_mapping",
+        loss=cost.STOPS,
+        why="the control daemon queues this user's programs until that server ends, often that of a job that ended long ago",
+        fix=Fix(
+            "let whoever runs the daemon end that server, once nobody uses it",
+            ("echo get_server_list | nvidia-cuda-mps-control", "echo quit | nvidia-cuda-mps-control   # as its user"),
+            ("CUDA_MPS_PIPE_DIRECTORY of its own for each job",),
+        ),
     )
 
 

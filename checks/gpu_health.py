@@ -120,6 +120,8 @@ RULES = (
     ),
 )
 REBOOT = frozenset({2, 7})  # a reset of the GPU does not end it
+# nvml.h, NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: what is next it says when no peer talks to it any more.
+DRAIN_P2P = 3
 MENDS = {
     MEMORY: ("drain the node and reset the GPU; replace one that shows it again", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}"),
     ERROR: ("drain the node and reset the GPU; ask the vendor where it comes again", "dmesg | grep -i -e xid -e {}"),
@@ -290,8 +292,13 @@ def _mend(cause: str, words: list[str]) -> tuple[str, str]:
 
 def _rebooted(recovery: int | Unavailable, found: Finding, place: str) -> Finding:
     """The mend that the driver itself asks for."""
-    if found.cause != ERROR or recovery not in REBOOT:
+    if found.cause != ERROR or recovery not in (*REBOOT, DRAIN_P2P):
         return found
+    if recovery == DRAIN_P2P:
+        text = (
+            "end all programs that reach it from other GPUs, then ask again: it says then whether it wants a reset or a reboot"
+        )
+        return replace(found, fix=Fix(f"{place}{text}", ("nvidia-smi -q | grep -i 'recovery action'",)))
     return replace(found, fix=Fix(f"{place}drain the node and reboot it: a reset of the GPU is not enough", ("nvidia-smi -q",)))
 
 

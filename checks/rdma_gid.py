@@ -16,6 +16,7 @@ from netdoctor.api import (
     Environ,
     Finding,
     Fix,
+    FlatRails,
     Gpus,
     Intent,
     Kernel,
@@ -40,6 +41,7 @@ from netdoctor.api import (
     hcas,
     missing,
     ok,
+    one_subnet,
     parse_hcas,
     rails,
     skip,
@@ -66,6 +68,7 @@ def gid(
     vantage: Vantage,
     intent: Intent,
     kernel: Kernel,
+    flat: FlatRails,
 ) -> Iterator[Finding]:
     if (idle := transport.idle_hcas(intent, environ, libraries)) or (idle := hcas.nothing_for_nccl(pci, gpus)):
         yield skip(f"{idle}: RDMA devices carry nothing")
@@ -113,6 +116,7 @@ def gid(
     if intent.others:
         all_found += [_near(one) for one in found_rails if one.near and one.device.name not in {f.subject for f in all_found}]
     all_found += [unknown(f"which GID NCCL takes is not known: {why}", subject=name, how=HOW) for name, why in lost.items()]
+    all_found = [*all_found, *one_subnet.judge(flat)] if vantage.job_network else all_found
     all_found = all_found or [_passed(found_rails, wishes, vantage)]
     if vantage.job_environment and (sent := traffic_class.judge(found_rails, net, own.get(traffic_class.SETTING))) is not None:
         all_found.append(sent)

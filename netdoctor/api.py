@@ -21,6 +21,7 @@ from netdoctor.facts.dcgm import Dcgm, Diagnosed, Health as DcgmHealth, Incident
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ, Launcher, Setting
 from netdoctor.facts.fabric import Fabric
+from netdoctor.facts.flat_rails import FlatRails
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.gpu_health import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SW_THERMAL, GpuHealth, GpuState
 from netdoctor.facts.gpu_load import GpuLoad
@@ -79,6 +80,7 @@ from netdoctor.nccl import (
     locked_memory,
     neighbours,
     net_plugin,
+    one_subnet,
     partition,
     path_mtu,
     plugins as nccl_plugins,
@@ -182,21 +184,8 @@ def fail(
     """Something is wrong.  `loss` says what it takes from the job (`cost` has the formulas), and so how bad it is; both
     default to those of the check's cause.  `severity` is for a site's own checks that know better.
     `cure` is tried by the engine."""
-    return Finding(
-        Status.FAIL,
-        message,
-        subject,
-        severity,
-        cause,
-        expected,
-        evidence,
-        measured or {},
-        how=how,
-        why=why,
-        fix=fix,
-        cure=cure,
-        loss=loss,
-    )
+    said = (message, subject, severity, cause, expected, evidence, measured or {})
+    return Finding(Status.FAIL, *said, how=how, why=why, fix=fix, cure=cure, loss=loss)
 
 
 __all__ = [
@@ -239,6 +228,7 @@ __all__ = [
     "Fabric",
     "Finding",
     "Fix",
+    "FlatRails",
     "GdrProof",
     "Gid",
     "Gift",
@@ -367,6 +357,7 @@ __all__ = [
     "net_plugin",
     "node_variables",
     "ok",
+    "one_subnet",
     "others",
     "out_of_memory",
     "parse_hcas",

@@ -25,15 +25,16 @@ class Clock(Fact):
     source: str | Unavailable = Unavailable(Kind.NOT_READ, "nobody asked by what the kernel counts time")
 
 
-def probe(host: Host) -> Clock | Unavailable:
-    got = mapping(host, "ask:clock")
+def probe(host: Host) -> Clock:
+    got, source = mapping(host, "ask:clock"), read(host, _SOURCE)
+    source = source if isinstance(source, Unavailable) else source.strip()
     if isinstance(got, Unavailable):
-        return got
+        return Clock(got, got, got, source)
     status, most = value(got.get("status"), int, "state of the clock"), value(got.get("maxerror"), int, "error of the clock")
     now = value(got.get("now"), int, "time")
     return Clock(
         status if isinstance(status, Unavailable) else not status & UNSYNC,
         most if isinstance(most, Unavailable) else most / 1e6,
         now if isinstance(now, Unavailable) else now < WRITTEN,
-        source if isinstance(source := read(host, _SOURCE), Unavailable) else source.strip(),
+        source,
     )

@@ -28,6 +28,7 @@ class GpuUsers(Fact):
     unkillable: frozenset[int] = frozenset()
     initial_pids: bool = False  # NVML's numbers are those of this PID namespace, so that it names whoever is there
     servers: frozenset[int] = frozenset()  # of them MPS servers, by which several jobs share a GPU on purpose
+    of_others: frozenset[int] = frozenset()  # of these those that serve another user than this process's, and nobody else
 
     def of(self, gpu: Gpu) -> str:
         """Who is on a GPU; how many, where nothing names them."""
@@ -55,7 +56,14 @@ def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
     rows = {pid: told.get(str(pid)) if isinstance(told, dict) else None for pid in asked}
     stuck = frozenset(pid for pid, one in rows.items() if _unkillable(one) is not None)
     servers = frozenset(pid for pid, one in rows.items() if isinstance(one, dict) and str(one.get("name")).startswith(_MPS))
-    return GpuUsers({pid: described(pid, one) for pid, one in rows.items()}, stuck, True, servers)
+    names = {pid: described(pid, one) for pid, one in rows.items()}
+    return GpuUsers(names, stuck, True, servers, frozenset(pid for pid in servers if _serves_another(rows[pid], vantage)))
+
+
+def _serves_another(told: Any, vantage: Vantage) -> bool:
+    """A server runs as the user of its clients, or, where it serves all of them, as root (NVIDIA MPS, Multi-User)."""
+    uid = told.get("uid") if isinstance(told, dict) else None
+    return type(uid) is int and uid > 0 and uid != vantage.euid
 
 
 def _unkillable(told: Any) -> str | None:

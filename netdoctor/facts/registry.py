@@ -38,6 +38,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Cpu": Source("netdoctor.facts.cpu", asks=("ask:mempolicy",)),
     "Interrupts": Source("netdoctor.facts.interrupts"),
     "Rdma": Source("netdoctor.facts.rdma", asks=("ask:ibverbs",)),
+    "FlatRails": Source("netdoctor.facts.flat_rails", after=("Net", "Rdma")),
     "Gpus": Source("netdoctor.facts.gpu", asks=("ask:nvml", "ask:cuda")),
     "GpuHealth": Source("netdoctor.facts.gpu_health", asks=("ask:nvml",)),
     "KernelLog": Source("netdoctor.facts.kernel_log", after=("Gpus",), asks=("ask:kmsg",)),

@@ -1,12 +1,14 @@
 """Helper program: this network namespace as the kernel's netlink sockets tell it (rtnetlink(7), sock_diag(7)).
 
-Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered.  Answers::
+Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered; ``rules`` = 4: with
+it only rules of IPv4's routing.  Answers::
 
     {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc", "dscp"}],   dump order
      "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
      "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
     {"routes": {IP: {"main": ROUTE, "via": [INTERFACE, …]}}}
+    {"sources": ["10.1.0.7/32", …]}                      of rules that choose a table by the sender's address (ip-rule(8))
 
 What lies on another interface of this namespace (a VLAN, a macvlan) also has its index, "lower"; a bond has "bond_mode"
 (0 balance-rr … 6 balance-alb), a port of one "bond_state" (0 active, 1 backup; linux/if_bonding.h).
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 NETLINK_ROUTE, NETLINK_SOCK_DIAG = 0, 4
-RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 20
+RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETRULE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 34, 20
+FRA_SRC = 2  # linux/fib_rules.h
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 # linux/dcbnl.h
 RTM_GETDCB, DCB_CMD_IEEE_GET, DCB_ATTR_IFNAME, DCB_ATTR_IEEE, DCB_ATTR_IEEE_PFC = 78, 21, 1, 13, 2
@@ -302,6 +305,13 @@ def routes(route: Netlink, wanted: list[str]) -> dict[str, Any]:
     return out
 
 
+def sources(route: Netlink) -> list[str]:
+    """A rule's header is laid out as a route's: family, length of the destination, of the source."""
+    every = route.ask(RTM_GETRULE, struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0), dump=True)
+    rules = [(body[2], attributes(body[12:]).get(FRA_SRC)) for body in every]
+    return [f"{ip(source)}/{length}" for length, source in rules if length and source]
+
+
 def listening() -> list[list[int]]:
     """[port, uid] of every TCP listener of this namespace."""
     diag = Netlink(NETLINK_SOCK_DIAG)
@@ -347,6 +357,8 @@ def answer(parameters: dict[str, str]) -> object:
 def look(parameters: dict[str, str]) -> object:
     route = Netlink(NETLINK_ROUTE)
     try:
+        if "rules" in parameters:
+            return {"sources": sources(route)}
         if "routes" in parameters:
             return {"routes": routes(route, [one for one in parameters["routes"].split(",") if one])}
         out: dict[str, Any] = {"links": links(route), "addresses": addresses(route)}

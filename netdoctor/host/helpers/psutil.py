@@ -1,7 +1,7 @@
 """psutil: who processes are, and the speed of interfaces by ethtool's ioctl (/sys may show another namespace).
 
 ask:psutil                {"interfaces": {NAME: {"speed_mbps"}}}; 0 is "the driver does not say"
-ask:psutil?pids=1,2       {"processes": {PID: {"name", "user", "status"}}}; each may be {"unavailable", "detail"}
+ask:psutil?pids=1,2       {"processes": {PID: {"name", "user", "uid", "status"}}}; each may be {"unavailable", "detail"}
 """
 
 from __future__ import annotations
@@ -29,10 +29,16 @@ def process(psutil: Any, pid: int) -> dict[str, Any]:
         # /proc mounted with hidepid (proc(5)) hides what kill(2) still knows.
         hidden = isinstance(error, psutil.AccessDenied) or psutil.pid_exists(pid)
         return {"unavailable": "denied" if hidden else "absent", "detail": str(error)}
-    return {"name": field(psutil, one.name), "user": field(psutil, one.username), "status": field(psutil, one.status)}
+    uids = field(psutil, one.uids)
+    return {
+        "name": field(psutil, one.name),
+        "user": field(psutil, one.username),
+        "uid": uids if isinstance(uids, dict) else uids.real,
+        "status": field(psutil, one.status),
+    }
 
 
-def field(psutil: Any, read: Callable[[], str]) -> Any:
+def field(psutil: Any, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except psutil.AccessDenied as error:

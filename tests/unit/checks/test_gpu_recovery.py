@@ -26,7 +26,7 @@ IN_LOG = f"{FIRST} in the kernel log"
         ([RESET], "it waits for a reset", "reset the GPU"),
         ([REBOOT], "it waits for a reboot of the node", "reboot it"),
         ([CHANGED.format(0, "None", 2, "OS Reboot")], "it waits for a reboot of the node", "reboot it"),  # of R610
-        ([CHANGED.format(0, "None", 3, "Drain P2P")], "until its peers are drained", "reset the GPU"),
+        ([CHANGED.format(0, "None", 3, "Drain P2P")], "until its peers are drained", "ask again"),
         ([CHANGED.format(0, "None", 4, "Drain and Reset")], "to be drained and reset", "reset the GPU"),
         ([RESET, CHANGED.format(1, "GPU Reset Required", 2, "Node Reboot Required")], "a reboot of the node", "reboot it"),
         ([RESET, WELL, RESET], "it waits for a reset", "reset the GPU"),

@@ -1,0 +1,91 @@
+"""RoCE rails of one IPv4 subnet, and what the kernel does with the ARP that arrives on each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Network, ip_address, ip_interface, ip_network
+from typing import Final
+
+from netdoctor.facts.base import Fact
+from netdoctor.facts.net import Link, Net
+from netdoctor.facts.rdma import Rdma
+from netdoctor.host.base import Host, mapping, question, read, read_int, value
+from netdoctor.model import Unavailable, missing
+
+_CONF: Final = "/proc/sys/net/ipv4/conf"
+_ARP: Final = "/proc/net/arp"  # proc_pid_net(5): address, type, flags (0x0: incomplete), MAC, mask, device
+STRICT: Final = 1
+
+
+@dataclass(frozen=True)
+class Rail:
+    """An interface of a RoCE port."""
+
+    name: str
+    address: str
+    strict: bool | Unavailable  # rp_filter 1: a packet must come in where the way back to its sender leads out
+    by_source: bool | Unavailable  # a rule chooses the way back by this rail's own address
+
+
+@dataclass(frozen=True)
+class FlatRails(Fact):
+    """Of the largest subnet that several rails are in."""
+
+    network: str | Unavailable  # "": no two of them are in one
+    rails: tuple[Rail, ...] | Unavailable = ()
+    incomplete: tuple[str, ...] | Unavailable = ()  # hosts of that subnet that did not answer a rail's ARP
+
+
+def probe(host: Host, net: Net, rdma: Rdma) -> FlatRails | Unavailable:
+    """Asked only where there is such a subnet."""
+    if (lost := missing(net.links, rdma.devices)) is not None:
+        return lost
+    ports = [port for device in rdma.devices or () for port in device.ports or () if port.link_layer == "Ethernet"]
+    names = {gid.netdev for port in ports for gid in port.gids or ()}
+    by: dict[str, list[tuple[Link, str]]] = {}
+    for link in (one for one in net.links or () if one.name in names and one.controller is None):
+        for one in link.addresses:
+            if one.family == 4 and one.scope == "global" and one.prefix < 31:
+                by.setdefault(str(ip_interface(f"{one.ip}/{one.prefix}").network), []).append((link, one.ip))
+    network, held = max(by.items(), key=lambda item: len(item[1]), default=("", []))
+    if len({link.name for link, _ in held}) < 2:
+        return FlatRails("")
+    sources = _sources(host)
+    rails = tuple(Rail(link.name, ip, _strict(host, link.name), _by_source(ip, sources)) for link, ip in held)
+    return FlatRails(network, rails, _incomplete(host, IPv4Network(network), {rail.name for rail in rails}))
+
+
+def _strict(host: Host, name: str) -> bool | Unavailable:
+    """The larger of both holds (Documentation/networking/ip-sysctl.rst, rp_filter)."""
+    both = [read_int(host, f"{_CONF}/{one}/rp_filter") for one in ("all", name)]
+    lost = missing(*both)
+    return max(int(one or 0) for one in both) == STRICT if lost is None else lost
+
+
+def _sources(host: Host) -> list[str] | Unavailable:
+    got = mapping(host, question("netlink", rules="4"))
+    return got if isinstance(got, Unavailable) else value(got.get("sources"), list, "rules of routing")
+
+
+def _by_source(ip: str, sources: list[str] | Unavailable) -> bool | Unavailable:
+    if isinstance(sources, Unavailable):
+        return sources
+    try:
+        return any(ip_address(ip) in ip_network(str(one), strict=False) for one in sources)
+    except ValueError:
+        return False
+
+
+def _incomplete(host: Host, network: IPv4Network, names: set[str]) -> tuple[str, ...] | Unavailable:
+    text = read(host, _ARP)
+    if isinstance(text, Unavailable):
+        return text
+    found = []
+    for line in text.splitlines()[1:]:
+        if (row := re.fullmatch(r"(\d[\d.]{6,14}) +0x\w+ +0x0 +\S+ +\S+ +(\S+) *", line)) and row[2] in names:
+            try:
+                found += [row[1]] if ip_address(row[1]) in network else []
+            except ValueError:
+                continue
+    return tuple(found)

@@ -1,0 +1,51 @@
+"""Rails of one subnet whose ARP the kernel drops.
+
+An ARP request passes the routing of what arrives (net/ipv4/arp.c, arp_process, ip_route_input): with strict rp_filter only on
+the interface by which the way back to its sender leads, which of several in one subnet is the first (ip-route(8)), unless rules
+choose by the rail's own address.  Nobody answers for the others, and RoCE resolves its peers by ARP (drivers/infiniband/core/
+addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from netdoctor.causes.cost import SOMETIMES
+from netdoctor.facts.flat_rails import FlatRails
+from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, count, missing
+
+SUBJECT: Final = "rails of one subnet"
+_MEND: Final = Fix(
+    "give each rail a subnet of its own, or rules by source; in one subnet: rp_filter 2, arp_ignore 1, arp_announce 2",
+    ("ip rule", "ip neigh show nud failed nud incomplete", "sysctl net.ipv4.conf.all.rp_filter=2"),
+)
+
+
+def judge(flat: FlatRails) -> Iterator[Finding]:
+    """Only what is wrong or open."""
+    rails = flat.rails or ()
+    if isinstance(flat.network, Unavailable) or len(rails) < 2:
+        return  # what of interfaces and ports could not be read, others say
+    shut = [rail.name for rail in rails if rail.strict is True and rail.by_source is False]
+    lost = missing(*(one for rail in rails for one in (rail.strict, rail.by_source)))
+    text = f"{count(len(rails), 'rail')} are in {flat.network}"
+    if len(shut) > 1:
+        said = f"{text}, and strict rp_filter drops the ARP that comes in on any but the first"
+        silent = flat.incomplete or ()
+        found = Finding(
+            Status.FAIL,
+            f"{said}: {count(len(silent), 'host')} of it did not answer" if silent else said,
+            SUBJECT,
+            loss=SOMETIMES,
+            why="nobody answers for a rail whose way back leads through another: ibv_modify_qp ends with 110 (timed out)",
+            fix=_MEND,
+            evidence={"network": flat.network, "rails": sorted(shut)},
+            measured={"unanswered": list(silent)[:8]} if silent else {},
+        )
+        unsure = Finding(
+            Status.UNKNOWN, f"{said}, unless a switch keeps the rails apart", SUBJECT, how=_MEND.commands[1], perhaps=found
+        )
+        yield found if silent else unsure
+    elif lost is not None and lost.kind is not Kind.NOT_RECORDED:  # an older recording did not ask
+        yield Finding(Status.UNKNOWN, f"{text}, and whether each answers ARP could not be read: {lost}", SUBJECT)

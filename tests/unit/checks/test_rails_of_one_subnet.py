@@ -1,0 +1,70 @@
+"""rdma.gid: rails of one subnet, of which strict rp_filter lets one alone hear ARP.
+
+Two network namespaces with two veths each on one bridge show it: rp_filter 1 and arp_ignore 1 leave the second rail's neighbour
+incomplete.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netdoctor.model import Finding, Kind, Status, Unavailable
+from tests.support.machines.composed import Composed
+
+FLAT = {f"hcas.{n}.address": f"10.10.{4 + n}.17/16" for n in range(8)}
+NETDEVS = tuple(f"enp{bus}s0np0" for bus in (24, 64, 79, 94, 154, 192, 206, 220))
+TITLE = "IP address       HW type     Flags       HW address            Mask     Device\n"
+
+
+def arp(ip: str, flags: str = "0x0", device: str = NETDEVS[5]) -> str:
+    return f"{TITLE}{ip:<16} 0x1         {flags:<11} 00:00:00:00:00:00     *        {device}\n"
+
+
+def said(
+    table: str = TITLE,
+    every: int = 1,
+    each: int = 0,
+    sources: tuple[str, ...] | Unavailable = (),
+    changes: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+) -> Finding | None:
+    machine = Composed(
+        "hgx-h100-roce", FLAT if changes is None else changes, {"job.nodes": 2, "vantage": "job", **(config or {})}
+    )
+    for name, number in {"all": every, **dict.fromkeys(NETDEVS, each)}.items():
+        machine.files.write(f"/proc/sys/net/ipv4/conf/{name}/rp_filter", f"{number}\n")
+    machine.files.write("/proc/net/arp", table)
+    machine.host.answers["ask:netlink?rules=4"] = sources if isinstance(sources, Unavailable) else {"sources": list(sources)}
+    found = machine.judged("rdma.gid")
+    return next((one for one in found if one.subject == "rails of one subnet"), None)
+
+
+def test_a_neighbour_that_did_not_answer_shows_it() -> None:
+    one = said(arp("10.10.4.23"))
+    assert one is not None
+    assert (one.status, str(one.severity), one.measured) == ("fail", "warning", {"unanswered": ["10.10.4.23"]})
+    assert one.message.startswith("8 rails are in 10.10.0.0/16, and strict rp_filter drops the ARP")
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, Status.UNKNOWN),
+        ({"table": arp("10.10.4.23", flags="0x2")}, Status.UNKNOWN),
+        ({"table": arp("10.0.4.1", device="bond0")}, Status.UNKNOWN),
+        ({"every": 0, "each": 1}, Status.UNKNOWN),  # the larger of both holds
+        ({"table": arp("10.10.4.23"), "every": 2}, None),  # loose
+        ({"table": arp("10.10.4.23"), "each": 2}, None),
+        ({"table": arp("10.10.4.23"), "every": 0}, None),
+        ({"table": arp("10.10.4.23"), "sources": tuple(f"10.10.{4 + n}.17/32" for n in range(8))}, None),
+        ({"table": arp("10.10.4.23"), "sources": tuple(f"10.10.{4 + n}.17/32" for n in range(4))}, Status.FAIL),
+        ({"sources": Unavailable(Kind.DENIED, "netlink")}, Status.UNKNOWN),
+        ({"table": arp("10.2.1.13"), "changes": {}}, None),  # a subnet for each rail
+        ({"table": arp("10.10.4.23"), "config": {"job.nodes": 1}}, None),
+    ],
+)
+def test_what_else_holds(more: dict[str, Any], status: Status | None) -> None:
+    one = said(**more)
+    assert (one and one.status) == status
