@@ -119,9 +119,10 @@ RULES = (
         cost.SOMETIMES,
     ),
 )
-REBOOT = frozenset({2, 7})  # a reset of the GPU does not end it
-# nvml.h, NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: what is next it says when no peer talks to it any more.
-DRAIN_P2P = 3
+_REBOOT = ("drain the node and reboot it: a reset of the GPU is not enough", "nvidia-smi -q")
+_PEERS = "end all programs that reach it from other GPUs, then ask again: it says then whether it wants a reset or a reboot"
+# nvml.h, nvmlDeviceGpuRecoveryAction_t: what is next after DRAIN_P2P (3) it says when no peer talks to it any more.
+ASKED = {2: _REBOOT, 3: (_PEERS, "nvidia-smi -q | grep -i 'recovery action'"), 7: _REBOOT}
 MENDS = {
     MEMORY: ("drain the node and reset the GPU; replace one that shows it again", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}"),
     ERROR: ("drain the node and reset the GPU; ask the vendor where it comes again", "dmesg | grep -i -e xid -e {}"),
@@ -179,17 +180,13 @@ def gpu_health(
 def _own(every: tuple[GpuState, ...], gpus: Gpus, environ: Environ, vantage: Vantage) -> tuple[GpuState, ...]:
     """Those of other jobs do not count: what this process may not open, and what a mask of the whole job leaves out while
     somebody else computes on it.  The mask of a rank is its own, and the job's other ranks have the others."""
-    opened = tuple(gpu for gpu in every if not _is(gpu.uuid, Kind.DENIED))
+    opened = tuple(gpu for gpu in every if getattr(gpu.uuid, "kind", None) is not Kind.DENIED)
     launcher = environ.launcher
     if not vantage.job_environment or isinstance(launcher, Unavailable) or launcher.local_rank is not None:
         return opened
     seen = {gpu.uuid for _, gpu in gpus.of_the_job or () if gpu is not None}
     others = {gpu.uuid for gpu in gpus.all or () if gpu.processes and gpu.uuid not in seen} if seen else set()
     return tuple(gpu for gpu in opened if gpu.uuid not in others)
-
-
-def _is(value: object, kind: Kind) -> bool:
-    return isinstance(value, Unavailable) and value.kind is kind
 
 
 def _now(own: tuple[GpuState, ...], place: str) -> Iterator[Finding]:
@@ -292,14 +289,10 @@ def _mend(cause: str, words: list[str]) -> tuple[str, str]:
 
 def _rebooted(recovery: int | Unavailable, found: Finding, place: str) -> Finding:
     """The mend that the driver itself asks for."""
-    if found.cause != ERROR or recovery not in (*REBOOT, DRAIN_P2P):
+    if found.cause != ERROR or isinstance(recovery, Unavailable) or recovery not in ASKED:
         return found
-    if recovery == DRAIN_P2P:
-        text = (
-            "end all programs that reach it from other GPUs, then ask again: it says then whether it wants a reset or a reboot"
-        )
-        return replace(found, fix=Fix(f"{place}{text}", ("nvidia-smi -q | grep -i 'recovery action'",)))
-    return replace(found, fix=Fix(f"{place}drain the node and reboot it: a reset of the GPU is not enough", ("nvidia-smi -q",)))
+    text, command = ASKED[recovery]
+    return replace(found, fix=Fix(f"{place}{text}", (command,)))
 
 
 def _locked(own: tuple[GpuState, ...], load: GpuLoad, wrong: Iterable[str]) -> Iterator[Finding]:
@@ -343,7 +336,7 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, expected: Expected, pl
     yield from held
     counted = [v for _, one in seen if one for v in (one.reasons, one.replays)]
     lost = missing(*(v for _, one in seen if one for v in (one.samples, one.clock)))
-    lost = missing(lost, *(v for v in counted if not _is(v, Kind.UNSUPPORTED)))
+    lost = missing(lost, *(v for v in counted if getattr(v, "kind", None) is not Kind.UNSUPPORTED))
     if lost is not None or any(one is None for _, one in seen):
         why = "NVML did not show it" if lost is None else lost
         yield unknown(f"how a GPU runs under load was not seen: {why}", subject=LOAD)
@@ -384,7 +377,7 @@ def _reported(
     away = [e for e in serious if not e.switch and e.place not in shown and e.place not in others]
     lost = missing(vantage.runtime, pci.gpus, *shown)
     fewer = 0 < len(every) < sum(d.physical_function is None for d in pci.gpus or ())  # a share, or some are lost
-    given = vantage.runtime is not None or any(_is(gpu.uuid, Kind.DENIED) for gpu in every)
+    given = vantage.runtime is not None or any(getattr(gpu.uuid, "kind", None) is Kind.DENIED for gpu in every)
     given = given or (fewer and layers.may_share(vantage))
     still = [e for e in serious if e.place not in others and not (e in away and (lost is not None or given))]
     for place in dict.fromkeys(event.place for event in still):
