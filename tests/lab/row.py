@@ -19,7 +19,8 @@ HCA, GIDS = "hardware.hca", "rdma.gid"
 IFNAME, PORTS, BUFFERS = "net.socket_ifname", "net.port_range", "net.tcp_buffers"
 PLUGIN, REACH = "net.plugin", "net.reach"
 VERSION, BACKEND, ENVIRONMENT, SHM = "nccl.version", "torch.backend", "nccl.environment", "nccl.shared_memory"
-RUN, BANDWIDTH = "allreduce.run", "allreduce.bandwidth"
+RUN, BANDWIDTH, ERRORS = "allreduce.run", "allreduce.bandwidth", "net.errors"
+NONE = {BANDWIDTH: "the run gave none", ERRORS: "a run that did not start shows no link"}
 LINKS, GPUS, RAILS = "hardware.links", "hardware.gpus", "hardware.rails"
 HEALTH, FABRIC, MAPPING = "gpu.health", "gpu.fabric", "gpu.mapping"
 SITE, PAST, LIMITS, SYSTEM = "hardware.site", "hardware.past", "process.limits", "node.system"
@@ -57,7 +58,7 @@ def by_environment(fault: str, expected: Mapping[str, str], also: Mapping[str, s
 
 def in_a_run(fault: str, expected: Mapping[str, str], setup: str = "", options: tuple[str, ...] = (), **env: str) -> Row:
     """A change of a machine without GPU, whose two Gloo ranks are real."""
-    also = {BANDWIDTH: "the run gave none"} if RUN in expected else {}
+    also = NONE if RUN in expected else {}
     return Row(fault, replace(CPUS, setup=setup, env=env, options=(*CPUS.options, *options)), expected, also, CPUS)
 
 

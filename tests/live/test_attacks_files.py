@@ -296,7 +296,7 @@ def test_a_job_number_makes_nobody_the_jobs_user(folder: Path) -> None:
 
 def test_a_verdict_of_the_users_is_not_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     """eve sits on the name at which root's ranks ask for the verdict of their node."""
-    monkeypatch.setattr(wrapper, "WAIT", 1.0)
+    monkeypatch.setattr(wrapper, "COME", 1.0)
     monkeypatch.setenv("SLURM_JOB_ID", f"attack{os.getpid()}")
     address = wrapper._address(os.environ)
     ready, go = os.pipe()

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PRELUDE = """
-import json, os, subprocess, sys
+import json, os, subprocess, sys, time
 def sh(*lines):
     for line in lines:
         subprocess.run(line, shell=True, check=True, stdout=subprocess.DEVNULL)
@@ -27,12 +27,19 @@ def veth(name, *addresses, up=True, carrier=True):
     give(name, *addresses)
     if up: sh(f"ip link set {name} up")
     if carrier: sh(f"ip link set {name}p up")
+    if up and carrier: settle(name)
+def settle(name):
+    # A carrier is told up to a second after it came (net/core/link_watch.c), and NCCL takes no interface before.
+    for _ in range(1000):
+        if " state UP " in subprocess.check_output(["ip", "link", "show", name], text=True): return
+        time.sleep(0.01)
+    raise TimeoutError(f"{name} has no carrier")
 def bridge(name, *addresses, carrier=False):
     sh(f"ip link add {name} type bridge")
     give(name, *addresses)
     sh(f"ip link set {name} up")
     if carrier:
-        veth("p" + name[:11]); sh(f"ip link set p{name[:11]} master {name}")
+        veth("p" + name[:11]); sh(f"ip link set p{name[:11]} master {name}"); settle(name)
 def give(name, *addresses):
     for address in addresses:
         sh(f"ip addr add {address} dev {name}" + (" nodad" if ":" in address.split()[0] else ""))
