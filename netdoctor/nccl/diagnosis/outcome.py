@@ -114,11 +114,14 @@ def _of_the_script(log: LogFacts, e: Event) -> bool:
 
 def _outlived(log: LogFacts, e: Event) -> bool:
     """Whether one process logged the same exception of one line time and again: it caught each, and went on to the next."""
-    told = log.of("exception", "raised")
     if e.kind == "trouble":  # an exception's line by itself
-        same = [one for one in told if one.file == e.file and one.data.get("type") == e.data.get("what", "")]
+        same = [
+            one
+            for one in log.of("exception", "raised")
+            if one.file == e.file and one.data.get("type") == e.data.get("what", "")
+        ]
         return bool(same) and all("caught" in one.data for one in same) and any(map(_time_and_again, same))
-    return e in told and _time_and_again(e)
+    return e.kind in {"exception", "raised"} and _time_and_again(e)
 
 
 def _time_and_again(e: Event) -> bool:
