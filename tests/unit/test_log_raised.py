@@ -222,3 +222,42 @@ def test_a_library_s_error_is_no_doubt_behind_a_good_end() -> None:
     found = first(said + "training ...\n[after training is done] datetime: 2026-02-03 15:18:23 \n")
     assert found.status is Status.PASS
     assert "nothing failed" not in found.message
+
+
+def test_what_a_worker_raised_is_told_and_not_that_it_did() -> None:
+    """torch tells of a DataLoader's worker what the worker itself met behind its own words."""
+    outer = traced(MAIN, said="FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.")
+    inner = traced(("/home/u/data.py", 9, "read", "open(path)"), said="FileNotFoundError: No such file: '/d/a.jpg'")
+    found = first(STEPS + outer + "Original " + inner)
+    assert "/home/u/data.py:9" in found.message and "/d/a.jpg" in found.message
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [("SystemExit: no configuration was given", "an exception of its own"), ("SystemExit: 1", "another process")],
+)
+def test_a_program_that_ends_itself_may_say_why(said: str, words: str) -> None:
+    assert words in first(traced(MAIN, said=said)).message
+
+
+def test_a_message_that_begins_below_its_name() -> None:
+    message = first(traced(MAIN, said="ImportError: \nthis needs fastwords:\npip install fastwords\n")).message
+    assert "this needs fastwords: pip install fastwords" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("Usage: fit.py [OPTIONS]\nTry 'fit.py --help' for help.\n\nError: No such option: --lr2\n", id="click"),
+        pytest.param("Could not override 'trainer.gpus'.\nKey 'gpus' is not in struct\n", id="Hydra"),
+    ],
+)
+def test_a_command_line_is_refused_in_other_words(text: str) -> None:
+    assert "refused its command line" in first(text).message
+
+
+def test_what_was_complained_of_before_is_told() -> None:
+    items = "".join(f"ERROR: item {n} failed: HTTP 401 invalid key\n" for n in range(9))
+    found = first(STEPS + items + traced(MAIN, said="ZeroDivisionError: division by zero"))
+    assert any(note.startswith("said before it: ERROR: item 1 failed: HTTP 401") for note in found.notes)
+    assert len(found.notes) == 1

@@ -284,7 +284,8 @@ def _late(e: Event) -> bool:
 
 def echoing(e: Event) -> bool:
     """An exception that only says that another process or a connection is gone."""
-    said = Wording.ECHO_EXCEPTION.within(e.data.get("type", "")) or Wording.CAUSE_ELSEWHERE.within(e.text)
+    left = e.data.get("type") == "SystemExit" and Wording.SAYS_WHY.within(e.text)  # a program that ends itself, with a reason
+    said = (not left and Wording.ECHO_EXCEPTION.within(e.data.get("type", ""))) or Wording.CAUSE_ELSEWHERE.within(e.text)
     return said or of_launcher(e)
 
 

@@ -21,6 +21,9 @@ _STORAGE = Fix(
 NEWER = Fix(
     "install a torch (and NCCL) that was built for this GPU", ("python -c 'import torch; print(torch.cuda.get_arch_list())'",)
 )
+_REFUSED: Final = re.compile(r": error: |^Error: |^Could not ")  # argparse's, click's, Hydra's
+_COMPLAINTS: Final = 2
+_NUMBERS: Final = re.compile(r"\d+")
 _MORE: Final = 3  # other exceptions that are named beside the first
 _TERSE: Final = 3  # words of a message that says little without the statement that raised it
 _UNBOUND: Final = re.compile(r"(?P<file>[^\s/:']{1,100}\.so[.\d]*): undefined symbol")  # ld.so's words (elf/dl-lookup.c)
@@ -64,16 +67,28 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     notes = (
         *(f"also raised: {_named(e)}" for e in others[:_MORE]),
         *(f"also: {e.text[:200]} ({e.where})" for e in log.of("trouble") if ": error: " in e.text and before(first, e)),
+        *_said_before(log, first),
     )
     lines = (*told.values(), *(e for e in others[:1] if e in stopped and first not in stopped))
     yield Hypothesis(cause, confidence, text, lines, fix, notes=notes, fault=fault, subject=None if who == "job" else who)
+
+
+def _said_before(log: LogFacts, first: Event) -> Iterator[str]:
+    """What the program complained of before, in words that no family knows: what it came to may be all that was raised."""
+    said: dict[str, list[Event]] = {}
+    for e in log.of("last_words"):
+        if before(e, first) and "Traceback (most recent call last)" not in e.text:
+            said.setdefault(_NUMBERS.sub("", e.text), []).append(e)
+    for alike in [*said.values()][:_COMPLAINTS]:
+        more = ", and more like it" if len(alike) > 1 else ""
+        yield f"said before it: {alike[0].text[:200]} ({alike[0].where}{more})"
 
 
 def _nameless(log: LogFacts, raised: Sequence[Event]) -> Iterator[Hypothesis]:
     """Where no traceback is the program's own: the line of an exception without one, or what others raised of it."""
     if not raised and (alone := _without_traceback(log)) is not None:
         text, fix, sure = "the program ended by an exception of its own, whose traceback is not in this log", READ, False
-        if ": error: " in alone[1]:  # the exit code with which a launcher knows its ranks says no more (argparse: 2)
+        if _REFUSED.search(alone[1]):  # the exit code with which a launcher knows its ranks says no more (argparse: 2)
             text, fix, sure = "the program refused its command line and did not start", _ARGUMENTS, True
         confidence = Confidence.LIKELY_PLUS if sure else Confidence.LIKELY_MINUS
         yield Hypothesis("rank_died", confidence, f"{text}: {alone[1]}", alone[:1], fix, fault=Fault.EXCEPTION)
@@ -159,7 +174,8 @@ _MISTAKE: Final = re.compile(
     r"|NotADirectory|Permission|Import|ModuleNotFound|OS|Environment|JSONDecode|UnicodeDecode|Recursion|Lookup|Memory|Syntax|HTTP)"
     r"Error: .{1,200}"
     r"|\bRuntimeError: .{0,100}(?i:\bassert).{1,200}"
-    r"|[\w.\-]+: error: .{1,200}|\[TensorRT-LLM\]\[ERROR\] Assertion failed: .{1,160}"
+    r"|[\w.\-]+: error: .{1,200}|Error: (?:No such|Missing|Invalid value for|Got unexpected) .{1,200}"
+    r"|Could not (?:override|append) .{1,200}|\[TensorRT-LLM\]\[ERROR\] Assertion failed: .{1,160}"
 )
 # Any other is the program's own where nothing else says what failed, but for those that carry another's words.
 # Python prints the name of its own as it is, and that of others behind their module.

@@ -20,6 +20,7 @@ _LAST_WORD: Final = Pattern("last_words", (), r"(?s)(?P<said>.{1,200})", ("said"
 _CLOSED: Final = Pattern("finished", (), r"(?P<left>.)(?P<closed>.{0,200})", ("closed",))
 _RAISED: Final = Pattern("exception", (), r"(?P<type>[\w.]+)", ("type",))
 _HANDLED: Final = Pattern("handled", (), r"(?P<type>[\w.]+)", ("type",))
+_NAMELESS: Final = 3
 _BELOW: Final = 6  # lines below an exception that may be of its message
 _WORDS: Final = re.compile(rb"(?: {1,16}|\t{1,4})[\w'\"\[(<*-]")
 _RECORD: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
@@ -77,7 +78,7 @@ class EventCollector:
     def __init__(self, accumulator: Accumulator) -> None:
         self.following = 0  # lines that may still belong to the last event
         self._indented: bytes | None = None  # the mark of what was raised, which only indented lines go on
-        self._at_once = False  # and the next
+        self._at_once = 0  # and so many of the next
         self._last: CollectedEvent | None = None
         self._accumulator = accumulator
 
@@ -167,7 +168,8 @@ class EventCollector:
             event.data |= {name: value for name, value in told.items() if value}
             # What a message says may stand below it: pydantic's errors, load_state_dict's, a compiler's.
             self._last, self.following, self._indented = event, _BELOW, line[: max(line.find(raised.text[:20]), 0)]
-            self._at_once = event.text.endswith(b":")
+            # Nothing but its name before the colon: all of its words stand below.
+            self._at_once = 0 if not event.text.endswith(b":") else 1 if b": " in event.text else _NAMELESS
 
     def closed(self, line: bytes, writer: Writer, number: int) -> None:
         """The line with which a program, or its script, says that it has come to its end."""
@@ -179,7 +181,7 @@ class EventCollector:
 
     def _of_message(self, mark: bytes, line: bytes) -> bool:
         """Whether a line goes on what was raised: indented, or the next behind a colon."""
-        at_once, self._at_once = self._at_once, False
+        at_once, self._at_once = self._at_once > 0, max(self._at_once - 1, 0)
         if not line.startswith(mark) or _FRAMES.search(line):
             return False
         rest = line[len(mark) :]

@@ -49,6 +49,7 @@ _INDENTED: Final = b"  "  # a frame, and below it what it quotes of the program 
 _QUOTED: Final = b"    "
 _STATEMENT: Final = re.compile(rb"(?:raise|return|yield|await|with|for|if|assert)\b|[\w.\[\]]{1,80}(?: ?[:+*/|-]?= ?\S|\()")
 _TEXT: Final = b"<string>"  # what Python calls a text that is executed
+_ORIGINAL: Final = b"Original "  # torch/_utils.py, ExceptionWrapper: of a DataLoader's worker, or of one of several replicas
 _PLACES: Final = 4096
 _LOGGED: Final = re.compile(rb"\b(?:ERROR|WARN(?:ING)?|INFO|CRITICAL)\b")  # in what stands before a traceback
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
@@ -56,7 +57,7 @@ _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs inter
 _LIBRARIES: Final = re.compile(
     rb"site-packages|dist-packages|/lib/python3|<frozen|<string>|<unknown>|/runpy\.py|\.(?:pyx|pxi|cu|cuh|c|cc|cpp|h|hpp|rs)$"
 )
-_LINGERS: Final = 4  # lines behind an exception in which Python says that another one came of it, or one quotes another's
+_LINGERS: Final = 12  # lines behind an exception in which Python says that another one came of it, or one quotes another's
 
 
 class Raised(NamedTuple):
@@ -186,6 +187,9 @@ class Tracebacks:
         return None if mark is None else self._goes_on(mark, line, number)
 
     def _begin(self, mark: bytes) -> None:
+        if mark.endswith(_ORIGINAL):
+            mark = mark.removesuffix(_ORIGINAL)
+            self._colon = self._ended.get(mark, 0)
         if len(self._open) < _OPEN:
             at = self._open[mark] = _Open(mark in self._ignored)
             at.handled = at.ignored and mark in self._served
