@@ -23,6 +23,7 @@ NEWER = Fix(
 )
 _REFUSED: Final = re.compile(r": error: |^Error: |^Could not ")  # argparse's, click's, Hydra's
 _COMPLAINTS: Final = 2
+_OFTEN: Final = 3  # once or twice it may be a warning of how a program starts
 _NUMBERS: Final = re.compile(r"\d+")
 _MORE: Final = 3  # other exceptions that are named beside the first
 _TERSE: Final = 3  # words of a message that says little without the statement that raised it
@@ -79,9 +80,8 @@ def _said_before(log: LogFacts, first: Event) -> Iterator[str]:
     for e in log.of("last_words"):
         if before(e, first) and "Traceback (most recent call last)" not in e.text:
             said.setdefault(_NUMBERS.sub("", e.text), []).append(e)
-    for alike in [*said.values()][:_COMPLAINTS]:
-        more = ", and more like it" if len(alike) > 1 else ""
-        yield f"said before it: {alike[0].text[:200]} ({alike[0].where}{more})"
+    for alike in [told for told in said.values() if len(told) >= _OFTEN][:_COMPLAINTS]:
+        yield f"said before it time and again: {alike[0].text[:200]} ({alike[0].where})"
 
 
 def _nameless(log: LogFacts, raised: Sequence[Event]) -> Iterator[Hypothesis]:
