@@ -174,3 +174,26 @@ def test_an_internal_error_in_the_words_of_jax_fails_the_job() -> None:
 def test_no_code_for_a_gpu_of_amds() -> None:
     finding = first("n:1:1 [0] NCCL INFO RCCL version 2.22.3+hip6.3\nRuntimeError: HIP error: invalid device function\n")
     assert finding.cause == "cuda_driver_mismatch" and "no code for this GPU" in finding.message
+
+
+TWO_PORTS = (
+    "n1:5:5 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/{} ; OOB ib0:10.0.0.2<0>\n"
+    "NCCL version 2.18.3+cuda12.1\n"
+    "n1:5:9 [0] NCCL INFO comm 0x1 rank 3 nranks 4 cudaDev 0 busId 1a000 - Init START\n"
+    "n1:5:9 [0] NCCL INFO Channel 00/0 : 3[0] -> 0[0] [send] via NET/IB/{}\n"
+    "n1:5:9 [0] NCCL INFO Channel 00/0 : 2[0] -> 3[0] [receive] via NET/IB/1\n"
+    "n1:5:9 [0] NCCL INFO comm 0x1 rank 3 nranks 4 cudaDev 0 busId 1a000 - Init COMPLETE\n"
+    "n1:5:9 [0] transport/net_ib.cc:789 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129\n"
+)
+
+
+def test_the_only_device_of_a_rank_that_got_no_answer_is_named() -> None:
+    found = next(f for f in diagnose(parse_text(TWO_PORTS.format("RoCE", 1))) if f.status is Status.FAIL)
+    assert found.cause == "roce_gid"
+    assert "this NCCL takes GID index 0" in found.message and "no answer (status 12) over mlx5_1" in found.message
+    assert any("NCCL_IB_HCA=^=mlx5_1" in note for note in found.notes)
+
+
+def test_of_two_devices_of_a_rank_none_is_named() -> None:
+    found = next(f for f in diagnose(parse_text(TWO_PORTS.format("RoCE", 0))) if f.status is Status.FAIL)
+    assert "over mlx5" not in found.message and not found.notes

@@ -137,6 +137,22 @@ _CUDA_FAILURES: Final = (
         ),
     ),
     _CudaFailure(
+        "kernel image is invalid",  # CUDA_ERROR_INVALID_IMAGE, as the driver answers cuModuleLoadData of what it cannot read
+        Hypothesis(
+            "cuda_driver_mismatch",
+            Confidence.STRONG_PLUS,
+            "a kernel was compiled in a form that this driver or this GPU does not take: {what}",
+            fix=Fix(
+                "compile kernels with a CUDA that the driver knows, and for this GPU; Triton brings a ptxas of its own",
+                (
+                    "nvidia-smi   # the newest CUDA that the driver knows",
+                    "TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas; rm -rf ~/.triton/cache",
+                ),
+            ),
+            fault=Fault.TOO_OLD,
+        ),
+    ),
+    _CudaFailure(
         "driver version is insufficient|initialization error|forward compat|unsupported toolchain"
         "|unsupported ptx|not supported in the installed|unsupported display driver"
         "|shared object initialization",

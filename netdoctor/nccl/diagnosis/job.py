@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ _SWITCHED_OFF: Final = "NCCL_IB_DISABLE=1: data between the nodes goes over TCP;
 _END: Final = 25  # lines at the end of a log in which a program says that it is done
 _BEHIND: Final = 100  # lines behind a good end that are still of its program's leaving; 50 are the most of 18 real logs
 _LINES: Final = 12  # that are shown verbatim
+_REQUESTS: Final = 3  # kinds of failed requests that are told
 _LATER: Final = "sacct -j <job> -o State,ExitCode,Elapsed,Timelimit; kubectl get events; the program's last checkpoint"
 _NEXT: Final = "run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)"
 _WRONG: Final = (
@@ -48,6 +49,25 @@ _SLOW: Final = 2.0
 
 def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
     """`explained`: another finding says what failed."""
+    finding = _went(log, end, explained)
+    return replace(finding, notes=(*finding.notes, *_requests(log))) if not explained else finding
+
+
+def _requests(log: LogFacts) -> Iterator[str]:
+    """What requests to a server ended in, which answers the next one: no end of the job, and no secret either."""
+    for e in _handled(log)[:_REQUESTS]:
+        times = "a request" if e.count == 1 else f"{e.count} requests"
+        yield f"{times} to a server ended in an exception of its own ({e.where}): {e.text[:200]}"
+
+
+def _handled(log: LogFacts) -> list[Event]:
+    """Those that came of others stand for them."""
+    handled = log.of("handled")
+    causes = {(e.file, e.data.get("cause")) for e in handled}
+    return [e for e in handled if (e.file, str(e.line)) not in causes]
+
+
+def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
     evidence: dict[str, Any] = {"outcome": end.ending.value, "how": end.how}
     trouble = () if explained else unexplained(log, end)
     if trouble and all(after(log, e) is After.UNTOLD for e in trouble):
@@ -189,7 +209,8 @@ def _alleges(log: LogFacts, e: Event) -> bool:
 def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     """Nothing failed, as far as the log goes."""
     if end.ending is Ending.ENDED:  # what it would have come to, nobody can tell
-        return _unknown(f"{end.how}; nothing failed before, as far as this log shows", "job", evidence, _LATER)
+        told = {**evidence, "shown": _verbatim(end.events)}
+        return _unknown(f"{end.how}; {_before_it(log, end)}", "job", told, _LATER)
     if not log.lines:
         return _unknown("the log is empty", "job", evidence, "the job's own output, with NCCL_DEBUG=INFO")
     if (
@@ -228,6 +249,16 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     return Finding(Status.PASS, text, evidence=evidence, check="log")
 
 
+def _before_it(log: LogFacts, end: Outcome) -> str:
+    """What went wrong before somebody ended a job, as far as it is no reason to name."""
+    earlier = [e for e in (*log.of("exception", "raised", "oom"), *_handled(log)) if any(before(e, o) for o in end.events)]
+    if not earlier:
+        return "nothing failed before, as far as this log shows"
+    requests = all(e.kind == "handled" for e in earlier)
+    first, went = earlier[0], "a server answered on" if requests else "the job went on"
+    return f"before it, something failed and {went}: {first.text[:200]} ({first.where})"
+
+
 def _work_done(log: LogFacts, end: Outcome) -> str | None:
     """What a log that says nothing of NCCL's start shows of work: a good end, or steps."""
     if end.ending is Ending.FINISHED and any("right" in e.data for e in log.of("finished")) and not log.came_up:
@@ -246,7 +277,10 @@ def _work_done(log: LogFacts, end: Outcome) -> str | None:
 
 def _came(log: LogFacts, end: Outcome) -> str | None:
     """Signs of a job that did what it was for, where none of them is a step: nothing in the log alleges anything."""
-    alleged = any(not on_the_way_out(log, e) for e in (*log.of(*TROUBLE), *_last_words(log, end)))
+    whole = end.ending is Ending.FINISHED and not closed(end) and not log.nccl_lines
+    alleged = any(
+        not (on_the_way_out(log, e) or (whole and overcome(log, e))) for e in (*log.of(*TROUBLE), *_last_words(log, end))
+    )
     if alleged or (log.comms_started > log.comms_complete and not log.rings):
         return None
     serving = log.of("serving")
@@ -262,7 +296,9 @@ def _all_there(log: LogFacts, end: Outcome) -> str | None:
     if said and str(len(ranks)) == said[0].data.get("n") and len({e.data.get("n") for e in said}) == 1:
         return f"each of the {len(ranks)} ranks came and said so; no line tells of more"
     if len(log.files) == 1 and end.ending is Ending.FINISHED and any(log.lines - e.last < _END for e in good_ends(log)):
-        return "the program ended in good order, and nothing failed before"
+        failed = any(not on_the_way_out(log, e) for e in log.of(*TROUBLE))
+        told = "an error before did not keep it from that" if failed else "nothing failed before"
+        return f"the program ended in good order, and {told}"
     if log.counted and not log.unended and log.lines - max(log.good.values(), default=0) < _END:
         return f"the program took {log.counted} steps by its own count, and nothing failed before"
     if len(log.files) == 1 and any("bar" in e.data and log.lines - e.last < _END for e in log.of("finished")):

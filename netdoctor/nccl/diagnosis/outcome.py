@@ -73,7 +73,7 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if retry is Retry.NEVER:
         return After.STOPPED
-    if _of_the_script(log, e):
+    if _of_the_script(log, e) or _outlived(log, e):
         return After.WENT_ON
     # All ranks of a communicator take part in setting it up.
     if log.up_at.get(e.file, 0) > e.last or any(
@@ -110,6 +110,23 @@ def _of_the_script(log: LogFacts, e: Event) -> bool:
     if e.rank is not None or not (lacked or e.kind in {"exception", "raised"} or (e.kind == "trouble" and "what" in e.data)):
         return False
     return any(o.line > e.last and o.file == e.file and Wording.MARK_OF_A_TASK.within(o.text) for o in log.events)
+
+
+def _outlived(log: LogFacts, e: Event) -> bool:
+    """Whether one process logged the same exception of one line time and again: it caught each, and went on to the next."""
+    if e.kind == "trouble":  # an exception's line by itself
+        same = [
+            one
+            for one in log.of("exception", "raised")
+            if one.file == e.file and one.data.get("type") == e.data.get("what", "")
+        ]
+        return bool(same) and all("caught" in one.data for one in same) and any(map(_time_and_again, same))
+    return e.kind in {"exception", "raised"} and _time_and_again(e)
+
+
+def _time_and_again(e: Event) -> bool:
+    twice = 2  # may be once by a logger and once by Python, when it was raised again
+    return "caught" in e.data and int(e.data.get("times", "1")) > twice
 
 
 def on_the_way_out(log: LogFacts, e: Event) -> bool:
@@ -267,7 +284,8 @@ def _late(e: Event) -> bool:
 
 def echoing(e: Event) -> bool:
     """An exception that only says that another process or a connection is gone."""
-    said = Wording.ECHO_EXCEPTION.within(e.data.get("type", "")) or Wording.CAUSE_ELSEWHERE.within(e.text)
+    left = e.data.get("type") == "SystemExit" and Wording.SAYS_WHY.within(e.text)  # a program that ends itself, with a reason
+    said = (not left and Wording.ECHO_EXCEPTION.within(e.data.get("type", ""))) or Wording.CAUSE_ELSEWHERE.within(e.text)
     return said or of_launcher(e)
 
 

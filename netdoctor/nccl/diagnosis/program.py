@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
-from netdoctor.nccl.diagnosis.kinds import SIGNS
-from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
+from netdoctor.nccl.diagnosis.outcome import before
+from netdoctor.nccl.diagnosis.raised import NEWER, READ, exceptions
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
-_READ = Fix("mend the program there")
-_ARGUMENTS = Fix("give the program arguments that this version of it knows", ("python <program> --help",))
 _ROOM = Fix(
     "lower the batch, the sequence or the model's share on that rank, or leave NCCL room for its buffers",
     ("nvidia-smi   # another process on that GPU?",),
@@ -35,89 +33,10 @@ _LESS = Fix(
     "end what else holds memory of that GPU, or let the server take a smaller share of it",
     ("nvidia-smi   # another process on that GPU?", "--gpu-memory-utilization (vLLM)"),
 )
-_STORAGE = Fix(
-    "make room in the file system that the program writes to, or mount it again", ("df -h <folder>; df -i <folder>; quota -s",)
-)
 _KERNEL = Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …"))
 _SAME_WORLD = Fix(
     "give every rank the same number of ranks, and each its own rank below it", ("echo $RANK $WORLD_SIZE   # on every rank",)
 )
-_NEWER = Fix(
-    "install a torch (and NCCL) that was built for this GPU", ("python -c 'import torch; print(torch.cuda.get_arch_list())'",)
-)
-
-
-def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
-    """What ended a program: the first exception, unless it only says that another rank is gone."""
-    raised = sorted(log.of("exception"), key=order)
-    own = [e for e in raised if not echoing(e)]
-    # The job worked on after an earlier one: it was caught, or of a run before the last.
-    first = next((e for e in own if after(log, e) is After.STOPPED), next(iter(own), None))
-    if first is None:
-        if not raised and (alone := _without_traceback(log)) is not None:
-            text, fix, sure = "the program ended by an exception of its own, whose traceback is not in this log", _READ, False
-            if ": error: " in alone[1]:  # the exit code with which a launcher knows its ranks says no more (argparse: 2)
-                text, fix, sure = "the program refused its command line and did not start", _ARGUMENTS, True
-            confidence = Confidence.LIKELY_PLUS if sure else Confidence.LIKELY_MINUS
-            yield Hypothesis("rank_died", confidence, f"{text}: {alone[1]}", alone[:1], fix, fault=Fault.EXCEPTION)
-        if raised and not (log.above_info("generic") and all(map(of_launcher, raised))):
-            kind = raised[0].data.get("type", "an exception")
-            inner = kind.partition("(")[2].rstrip(")")
-            text = f"{kind}: what it says is that another process or connection is gone"
-            if inner:  # ray.exceptions.RayTaskError(ValueError): the task's own traceback is behind it, or in its worker's log
-                text = f"a task of Ray failed with {inner}: its worker's log, or the lines after this one, say why"
-            yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, tuple(raised[:4]))
-        return
-    kind = first.data.get("type") or "whose name is beyond the end of the log,"
-    place = f"{first.data.get('file') or '?'}:{first.data.get('at') or '?'}"
-    who = author((first,))
-    said, fault = first.text[:300], Fault.EXCEPTION
-    cause, fix = "rank_died", _READ
-    if Wording.NOT_COMPILED.within(first.text):
-        cause, fix = "cuda_driver_mismatch", _NEWER
-    # What the file system says stands in the exception, or in the one before it (torch.save reports it as its own).
-    full = next((e for e in (*raised, *log.of("trouble")) if Wording.STORAGE.within(e.text)), None)
-    if full is not None:
-        said, fix, fault = full.text[:200], _STORAGE, Fault.STORAGE
-    confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.QUIET_MINUS
-    if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
-        confidence = Confidence.OPEN_MINUS  # something went wrong before
-    ended = f"{'the program' if who == 'job' else who} ended by an exception of its own"
-    text = f"{ended}, {kind} at {place}: {said or 'the log breaks off'}"
-    lines = (first,) if full is None or full is first else (first, full)
-    yield Hypothesis(cause, confidence, text, lines, fix, fault=fault, subject=None if who == "job" else who)
-
-
-# Python's own, of a mistake in a program: what libraries raise for what they met is of other types.
-_MISTAKE: Final = re.compile(
-    r"\b(?:Index|Key|Type|Attribute|ZeroDivision|Name|UnboundLocal|Value|NotImplemented|Assertion|FileNotFound|FileExists|IsADirectory"
-    r"|NotADirectory|Permission|Import|ModuleNotFound|OS|Environment|JSONDecode|UnicodeDecode|Recursion|Lookup|Memory|Syntax|HTTP)"
-    r"Error: .{1,200}"
-    r"|\bRuntimeError: .{0,100}(?i:\bassert).{1,200}"
-    r"|[\w.\-]+: error: .{1,200}|\[TensorRT-LLM\]\[ERROR\] Assertion failed: .{1,160}"
-)
-# Any other is the program's own where nothing else says what failed, but for those that carry another's words.
-# Python prints the name of its own as it is, and that of others behind their module.
-_ANY: Final = re.compile(
-    r"(?P<type>\b(?:Runtime|System|Buffer|Overflow|FloatingPoint)Error|\bException|(?:\w+\.)+\w*(?:Error|Exception)): .{1,200}"
-)
-_OTHERS: Final = re.compile(r"Xla|Horovod|Lustre|Unavailable|Aborted|Internal|Rpc|Accelerator|Nccl|NCCL")
-_FAILED: Final = tuple(k for k in SIGNS if k not in {"trouble", "raised", "exception"})
-
-
-def _without_traceback(log: LogFacts) -> tuple[Event, str] | None:
-    """The line of an exception that stands alone, where a log begins after its frames, or they were left out."""
-    stopped = [e for e in sorted(log.of("trouble"), key=order) if "what" in e.data and after(log, e) is After.STOPPED]
-    for e in stopped:
-        if (said := _MISTAKE.search(e.text)) is not None:
-            return e, said[0]
-    if log.above_info(*_FAILED):
-        return None
-    for e in stopped:
-        said = _ANY.search(e.text)
-        if said is not None and not (echoing(e) or _OTHERS.search(said["type"]) or Wording.ECHO_EXCEPTION.within(said["type"])):
-            return e, said[0]
-    return None
 
 
 def memory(log: LogFacts) -> Iterator[Hypothesis]:
@@ -190,8 +109,8 @@ def too_old(log: LogFacts) -> Iterator[Hypothesis]:
     if events:
         sm = next(iter(caught(events, "sm")), None)
         text = f"this torch or NCCL was not built for this GPU{f' ({sm})' if sm else ''}"
-        yield Hypothesis("cuda_driver_mismatch", Confidence.CERTAIN, text, events, _NEWER, fault=Fault.TOO_OLD)
-        yield Hypothesis("version_mismatch", Confidence.OPEN, text, events, _NEWER, fault=Fault.TOO_OLD)
+        yield Hypothesis("cuda_driver_mismatch", Confidence.CERTAIN, text, events, NEWER, fault=Fault.TOO_OLD)
+        yield Hypothesis("version_mismatch", Confidence.OPEN, text, events, NEWER, fault=Fault.TOO_OLD)
 
 
 # NCCL's own words of what it refused with these results.
@@ -282,7 +201,7 @@ def arguments(log: LogFacts) -> Iterator[Hypothesis]:
         text = "the caller gives NCCL or torch an argument that it refuses"
         # A program that caught why there is no process group, and went on, fails for want of one.
         late = all(Wording.NO_GROUP.within(e.text) and any(before(s, e) for s in log.of(*_BEGINNINGS)) for e in events)
-        yield Hypothesis("other", Confidence.EFFECT if late else Confidence.STRONG, text, events, _READ, fault=Fault.ARGUMENT)
+        yield Hypothesis("other", Confidence.EFFECT if late else Confidence.STRONG, text, events, READ, fault=Fault.ARGUMENT)
         placed = tuple(e for e in events if Wording.OF_A_DEVICE.within(e.text))
         if placed:
             text = "a tensor may be on another GPU than the communicator"

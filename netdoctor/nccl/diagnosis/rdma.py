@@ -187,7 +187,7 @@ def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     if not events:
         return
     peers = sorted(caught(events, "peer"))
-    hcas = sorted(caught(events, "hca"))
+    hcas = sorted({*caught(events, "hca"), *_used(log, events)})
     gone = failed_by_itself(log)
     link = [e for e in log.of("async_event") if _port(e)]
     text = (
@@ -212,15 +212,35 @@ def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     version = parse(log.nccl_version or "")
     default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in log.env
     if (log.roce and local_gid) or (default_gid and Level.INFO in log.levels and not gone):
-        yield Hypothesis(
-            "roce_gid", misrouted, "the GID in use is link-local or RoCE v1, which is not routed", events, Topic.GID
-        )
+        text_gid = "the GID in use is link-local or RoCE v1, which is not routed"
+        if not local_gid:
+            text_gid = "this NCCL takes GID index 0, link-local or RoCE v1, which is not routed"
+        beside = [d.name for d in log.devices if d.name in hcas and d.link == "RoCE" and "IB" in log.link_layers]
+        leave = tuple(f"{name} is a RoCE port beside InfiniBand's: NCCL_IB_HCA=^={name} leaves it out" for name in beside[:3])
+        why = "each request over it is tried again for about 30 s, then the job stops or hangs"
+        yield Hypothesis("roce_gid", misrouted, f"{text_gid}; {text}", events, Topic.GID, notes=leave, why=why)
     elif log.roce or any("ffff" in g for g in gids):
         text_apart = "the GIDs may be on networks that do not reach each other"
         yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, text_apart, events, Topic.GID)
     yield Hypothesis("ib_timeout", unanswered, text, events, Topic.LINK, notes=tuple(notes))
     if log.above_info("peer_closed", "secondary") or gone:
         yield Hypothesis("rank_died", Confidence.QUIET_PLUS, "the peer may have died", events)
+
+
+def _used(log: LogFacts, events: tuple[Event, ...]) -> frozenset[str]:
+    """The RDMA devices of the ranks that say so, where each has one alone: its connections name no other."""
+    ranks = {(e.rank, e.host) for e in events if e.rank is not None}
+    found = [
+        frozenset[str]().union(
+            *(
+                log.hcas(v)
+                for v in log.vias
+                if v.transport == "NET" and v.host == host and rank == (v.src if v.direction == "send" else v.dst)
+            )
+        )
+        for rank, host in ranks
+    ]
+    return frozenset().union(*found) if all(len(one) == 1 for one in found) else frozenset()
 
 
 def _port(e: Event) -> bool:

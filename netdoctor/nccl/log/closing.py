@@ -18,7 +18,7 @@ _LONGEST: Final = 300  # bytes of such a line
 # Launchers' marks, loggers' heads and ornaments before the words, taken away one after the other.
 _MARK: Final = re.compile(
     rb"\[[^\]]{0,80}\]:?|\(\w+ pid=[^)]*\)|\d{1,7}: |[\d\-/:.,TZ]{6,40}(?=\s)|(?:INFO|NOTICE|SUCCESS)\b(?::\w{1,60})?:?"
-    rb"|[a-z_][\w.]{0,60}(?::\d{1,6}\]?| [-|]| ?:) |[^\w\s]{1,200}|\s{1,200}"
+    rb"|[A-Z]{3,9} {0,8}[-|] |[a-z_][\w.]{0,60}(?::\d{1,6}\]?| [-|]| ?:) |[^\w\s]{1,200}|\s{1,200}"
 )
 _MARKS: Final = 16
 _SHARE: Final = 100  # a hundredth of the whole is as good as none
@@ -30,7 +30,7 @@ _WHOLE: Final = (
 )
 _DONE: Final = rb"(?:done|finished|completed?|succeeded|ended|passed|successful(?:ly)?)\b"
 _WHEN: Final = (
-    rb"(?: \w{1,12}ly)?(?: (?:in|after|at|on|with|for)\b.{0,80}"
+    rb"(?: \w{1,12}ly)?(?: (?:(?:in|after|at|on|with|for)\b|@).{0,120}"
     rb"|[:.!,]? ?\(?[\d.:]+ ?(?:s|sec\w*|min\w*|h|hours?)\b.{0,40}|[!.] .{1,120})?\W{0,12}$"
 )
 _COMPLETED: Final = re.compile(
@@ -47,6 +47,13 @@ _COMPLETED: Final = re.compile(
     + rb".{0,80}$)",
     re.IGNORECASE,
 )
+# The same in a line that shows work itself, as where it tells the last step; and how long all of it took.
+_OF_ALL: Final = re.compile(
+    rb"(?:the |this |all )?(?:runs?|jobs?|script|program|(?:pre-?|fine-?)?train\w*|experiment)"
+    rb"(?: (?:is|was|are|were|has|have|been|now))*(?: successfully)? " + _DONE,
+    re.IGNORECASE,
+)
+_TOOK: Final = re.compile(_WHOLE + rb"(?: \w{1,12})? (?:took|lasted|has taken)\b.{0,20}\d", re.IGNORECASE)
 # What a shell's script says of its end, a scheduler of the exit, and bash's `time`.
 _EXIT: Final = re.compile(
     rb"(?:.{0,60}\b(?:exit(?:ed|ing)?(?: with)?(?: (?:code|status))?|exit_?code|rc|return(?:ed)? ?(?:code|status)?|status)"
@@ -101,22 +108,32 @@ def early(line: bytes) -> bool:
     return b"early" in line.lower() and _EARLY.search(line) is not None
 
 
-def end(tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes], rest: int) -> tuple[int, bytes] | None:
+def took(line: bytes) -> bool:
+    """Whether a line says how long all the work took: a part's would come again."""
+    return (b" took " in line or b" lasted " in line or b" taken " in line) and _TOOK.match(_words(line[:_LONGEST])) is not None
+
+
+def end(
+    tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes], rest: int, *, once: bool = False
+) -> tuple[int, bytes] | None:
     """The line among a log's last ones that says that the program came to its end; `work` is the last that shows work, `rest`
-    what was left of it by the last count."""
+    what was left of it by the last count; `once`: how long all took is told a single time."""
     number = work[0]
     behind = [(at, said[:_LONGEST]) for at, said in tail if at > number]
     told = [(at, said) for at, said in behind if said.strip()]
     told = told or [work]
     if rest <= 0 and number and _last(told):
         return told[-1]
+    if rest <= 0 and number and _OF_ALL.match(_words(work[1][:_LONGEST])):
+        behind.insert(0, (number, work[1][:_LONGEST]))
     for at, said in reversed(behind):
         if level(said) is Level.WARNED or _NOT.search(_NONE_FAILED.sub(b"", said)):
             continue
         words = _words(said)
         # Some count from zero: what says that all is done is believed beside the last but one.
-        completed = rest <= 1 and (_COMPLETED.match(words) or _EXIT.match(words))
-        if completed or (rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))):
+        completed = (rest <= 1 and (_COMPLETED.match(words) or _EXIT.match(words))) or (once and took(said))
+        result = rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))
+        if completed or result or at == number:
             return at, said
     return None
 

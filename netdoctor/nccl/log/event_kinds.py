@@ -55,6 +55,7 @@ _Torch = Literal[
 _Caller = Literal[
     "exception",
     "raised",
+    "handled",
     "tensor",
     "reducer",
     "world_size",

@@ -19,7 +19,20 @@ _MILD: Final = re.compile(rb"\[W(?:\d{3,4})? ?[\d:.]{0,24} ?[\w./]{1,80}:\d{1,6}
 _LAST_WORD: Final = Pattern("last_words", (), r"(?s)(?P<said>.{1,200})", ("said",))
 _CLOSED: Final = Pattern("finished", (), r"(?P<left>.)(?P<closed>.{0,200})", ("closed",))
 _RAISED: Final = Pattern("exception", (), r"(?P<type>[\w.]+)", ("type",))
+_HANDLED: Final = Pattern("handled", (), r"(?P<type>[\w.]+)", ("type",))
+_NAMELESS: Final = 3
+_BELOW: Final = 6  # lines below an exception that may be of its message
+_WORDS: Final = re.compile(rb"(?: {1,16}|\t{1,4})[\w'\"\[(<*-]")
+_RECORD: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
+_FRAMES: Final = re.compile(rb'Traceback \(most recent call last\):|  File "[^"]{1,400}", line \d')
+_PACKAGE: Final = re.compile(r"(?:(?:site|dist)-packages|\.cache)/([\w.\-]{1,60})")
 _KNOWN: Final = Pattern("raised", (), r"(?P<type>[\w.]+)")
+
+
+def _package(file: str) -> str:
+    """Whose a file is that is not the program's."""
+    found = _PACKAGE.search(file)
+    return found[1].removesuffix(".py") if found else file.rpartition("/")[2]
 
 
 class Writer(NamedTuple):
@@ -64,7 +77,8 @@ class Shape:
 class EventCollector:
     def __init__(self, accumulator: Accumulator) -> None:
         self.following = 0  # lines that may still belong to the last event
-        self._indented: bytes | None = None  # the mark of the only line that goes on what was raised: its indented next
+        self._indented: bytes | None = None  # the mark of what was raised, which only indented lines go on
+        self._at_once = 0  # and so many of the next
         self._last: CollectedEvent | None = None
         self._accumulator = accumulator
 
@@ -125,16 +139,37 @@ class EventCollector:
             self._last, self.following, self._indented = event, pattern.follow, None
         return event
 
+    def handled(self, raised: Raised, writer: Writer) -> None:
+        """What a request ended in, of a server that answered it with an error."""
+        event = self._event(_HANDLED, raised.text, writer, raised.number, None, raised.file, raised.line)
+        if event is not None and "file" not in event.data:
+            event.data |= {"type": raised.type, "file": raised.file, "at": raised.line, "cause": str(raised.cause or "")}
+
     def raised(self, raised: Raised, writer: Writer, known: bool = False, line: bytes = b"") -> None:
         """An exception that nobody caught where the traceback was printed.
 
         `known`: another family says what it is; `line`: the whole of its last one.
         """
         event = self._event(_KNOWN if known else _RAISED, raised.text, writer, raised.number, None, raised.file, raised.line)
-        if event is not None and "file" not in event.data:
+        if event is None:
+            return
+        event.data["times"] = str(max(raised.times, int(event.data.get("times", "1"))))
+        if "file" not in event.data:
             event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
-            if event.text.endswith(b":"):  # as load_state_dict's: what is wrong stands indented below
-                self._last, self.following, self._indented = event, 1, line[: max(line.find(raised.text[:20]), 0)]
+            told = {
+                "told": raised.told,
+                "within": raised.within,
+                "program": raised.program,
+                "library": _package(raised.file) if raised.library else "",
+                "caught": "caught" if raised.caught else "",
+                "cause": str(raised.cause or ""),
+                "quoted": str(raised.quoted or ""),
+            }
+            event.data |= {name: value for name, value in told.items() if value}
+            # What a message says may stand below it: pydantic's errors, load_state_dict's, a compiler's.
+            self._last, self.following, self._indented = event, _BELOW, line[: max(line.find(raised.text[:20]), 0)]
+            # Nothing but its name before the colon: all of its words stand below.
+            self._at_once = 0 if not event.text.endswith(b":") else 1 if b": " in event.text else _NAMELESS
 
     def closed(self, line: bytes, writer: Writer, number: int) -> None:
         """The line with which a program, or its script, says that it has come to its end."""
@@ -144,13 +179,20 @@ class EventCollector:
         """A line after the last sign of work that no family knows."""
         self._event(_LAST_WORD, line, writer, number, None)
 
+    def _of_message(self, mark: bytes, line: bytes) -> bool:
+        """Whether a line goes on what was raised: indented, or the next behind a colon."""
+        at_once, self._at_once = self._at_once > 0, max(self._at_once - 1, 0)
+        if not line.startswith(mark) or _FRAMES.search(line):
+            return False
+        rest = line[len(mark) :]
+        return _WORDS.match(rest) is not None or (at_once and _RECORD.match(rest) is None)
+
     def more(self, line: bytes) -> None:
         """A line after an event that may belong to it: kept, and searched for details that are missing."""
         self.following -= 1
         event = self._last
-        mark, self._indented = self._indented, None
-        other = mark is not None and not line.startswith((mark + b"\t", mark + b" "))
-        if event is None or other or prefix.GLUED.search(line):
+        mark = self._indented
+        if event is None or prefix.GLUED.search(line) or not (mark is None or self._of_message(mark, line)):
             self.following = 0
             return
         line = line[len(mark or b"") :]

@@ -66,6 +66,7 @@ class LastWords:
         self._work_at = 0
         self._rest = 0  # of what it counts
         self._count = b""  # the last that counts steps
+        self._took = 0  # lines that say how long all took
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
@@ -74,6 +75,7 @@ class LastWords:
         """Any line, before anything else is made of it."""
         self.before, self.latest = self.latest, line
         self._tail.append((number, line))
+        self._took += closing.took(line)
         if b"arly" in line and closing.early(line):
             self._rest = 0
 
@@ -87,7 +89,7 @@ class LastWords:
     @property
     def end(self) -> tuple[int, bytes] | None:
         """The line with which the program says that it is done, where that is the last that the log tells."""
-        return closing.end(self._tail, (self._work_at, self._work), self._rest)
+        return closing.end(self._tail, (self._work_at, self._work), self._rest, once=self._took == 1)
 
     def feed(self, line: bytes, number: int) -> None:
         if (stack := _STACK.search(line)) is not None:
@@ -128,6 +130,6 @@ class LastWords:
             lines = lines or self._hints
         self._lines, self._hints, self._of_a_warning = {}, {}, False
         self._work = self._count = self.latest = self.before = b""
-        self._work_at = self._rest = 0
+        self._work_at = self._rest = self._took = 0
         self._tail.clear()
         return lines

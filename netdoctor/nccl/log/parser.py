@@ -311,6 +311,9 @@ class Parser:
             return
         raised = self._tracebacks.feed(line, number) if self._tracebacks.concerns(line) else None
         if raised is not None:
+            if raised.handled:
+                index = self._unnamed()
+                self._events.handled(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)))
             if (raised.ignored or levels.caught(line)) and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
             self._raised(raised, line)

@@ -18,7 +18,11 @@ _HANDLED: Final = re.compile(
 _WORDS_OF_HANDLED: Final = (b"xception", b"Error handling", b"Internal Server Error: /", b"Error in preproc")
 # Between the tracebacks of exceptions that led to each other: Lib/traceback.py.
 _CHAIN: Final = re.compile(rb"(?:During handling of the above exception|The above exception was the direct cause)")
-_FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9})')
+_FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9})(?:, in (?P<name>\S{1,100}))?')
+# Where a traceback begins that reaches the bottom of its thread: nobody caught it.  A caught one begins where it was caught.
+_BOTTOM: Final = frozenset((b"<module>", b"_run_module_as_main"))
+# Of a process that tells its name: the same exception at one line of it a third time shows that it outlived the first two.
+_PROCESS: Final = re.compile(rb"pid[= ]\d|\[(?:rank|default)\d+\]:")
 # A frame of a traceback whose head is not in the log, or of a SyntaxError, which has none; and the names that end one: a stack
 # may be printed without an exception.
 _HEADLESS: Final = re.compile(rb'^(?P<mark>.{0,200}?) {2}File "[^"]{1,400}", line \d{1,9}(?:, in \S|\r?$)')
@@ -44,9 +48,16 @@ _CUT: Final = 2  # lines between two frames: the program's text, and Python 3.11
 _INDENTED: Final = b"  "  # a frame, and below it what it quotes of the program (Lib/traceback.py)
 _QUOTED: Final = b"    "
 _STATEMENT: Final = re.compile(rb"(?:raise|return|yield|await|with|for|if|assert)\b|[\w.\[\]]{1,80}(?: ?[:+*/|-]?= ?\S|\()")
+_TEXT: Final = b"<string>"  # what Python calls a text that is executed
+_ORIGINAL: Final = b"Original "  # torch/_utils.py, ExceptionWrapper: of a DataLoader's worker, or of one of several replicas
+_PLACES: Final = 4096
+_LOGGED: Final = re.compile(rb"\b(?:ERROR|WARN(?:ING)?|INFO|CRITICAL)\b")  # in what stands before a traceback
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
 # Files of others: the last frame outside of them is the program's.
-_LIBRARIES: Final = re.compile(rb"site-packages|dist-packages|/lib/python3|<frozen|<string>|/runpy\.py")
+_LIBRARIES: Final = re.compile(
+    rb"site-packages|dist-packages|/lib/python3|<frozen|<string>|<unknown>|/runpy\.py|\.(?:pyx|pxi|cu|cuh|c|cc|cpp|h|hpp|rs)$"
+)
+_LINGERS: Final = 12  # lines behind an exception in which Python says that another one came of it, or one quotes another's
 
 
 class Raised(NamedTuple):
@@ -57,13 +68,46 @@ class Raised(NamedTuple):
     type: str
     file: str
     line: str
-    ignored: bool  # by Python, which goes on
+    ignored: bool  # by Python, or by a server that answers the next request
+    handled: bool = False  # by that server
+    told: str = ""  # the program's own line that raised it
+    within: str = ""  # the line of a text that the program executes there
+    library: bool = False  # every frame is of others' files
+    program: str = ""  # the script of which it reached the bottom, where it did
+    caught: bool = False  # it did not, and a logger's head stands before it
+    times: int = 1  # that this process raised it at that line
+    cause: int = 0  # the line of the exception that it came of
+    quoted: int = 0  # the line of the exception whose message quotes it
 
 
 class _Open:
-    __slots__ = ("flat", "headless", "ignored", "last", "left", "number", "own", "quotes", "said", "since")
+    __slots__ = (
+        *(
+            "caught",
+            "cause",
+            "flat",
+            "handled",
+            "headless",
+            "ignored",
+            "last",
+            "left",
+            "logged",
+            "module",
+            "number",
+            "own",
+            "program",
+        ),
+        *("quoted", "quotes", "said", "since", "told"),
+    )
 
     def __init__(self, ignored: bool, headless: bool = False) -> None:
+        self.handled = False
+        self.logged = False  # behind a logger's head
+        self.caught = False  # begins where somebody caught it
+        self.module = False  # began at the bottom
+        self.program = b""
+        self.told = b""  # the program's text below the last frame of its own
+        self.cause = self.quoted = 0
         self.headless = headless
         self.ignored = ignored
         self.left = _LONGEST
@@ -84,22 +128,33 @@ class Tracebacks:
         self._open: dict[bytes, _Open] = {}
         self._ignored: set[bytes] = set()  # marks of those whose next traceback is of what Python ignored, or a server handled
         self._last_ignored: bytes | None = None  # the mark of the last that has ended, where it was such
+        self._served: set[bytes] = set()  # of those: a server's
+        self._last_served = False  # the last that has ended was such
+        self._ended: dict[bytes, int] = {}  # mark -> the line of the exception that has just ended there
+        self._colon = 0  # the same, where the message goes on below
+        self._came_of: dict[bytes, int] = {}  # mark -> the exception that the next one there came of
+        self._lingers = 0
+        self._times: dict[tuple[bytes, bytes, bytes], int] = {}
 
     @property
     def reading(self) -> bool:
-        return bool(self._open or self._ignored)
+        return bool(self._open or self._ignored or self._lingers)
 
     def close(self) -> list[Raised]:
         """Those in which the log ends, and that came as far as the program's own line: what was raised is not in it."""
         cut = [
             Raised(at.number, at.said, "", at.own[0].decode("utf-8", "replace"), at.own[1].decode(), ignored=False)
-            for at in self._open.values()
-            if at.own is not None and at.since <= _CUT and not (at.headless or at.ignored)
+            for mark, at in self._open.items()
+            if at.own is not None and at.since <= _CUT and not (at.headless or at.ignored or self._outlived(mark, at))
         ]
         self._open.clear()
         self._ignored.clear()
         self.quoting = False
         return cut
+
+    def _outlived(self, mark: bytes, at: _Open) -> bool:
+        """Whether that process caught others before."""
+        return at.caught and any(told == mark for told, _, _ in self._times)
 
     def concerns(self, line: bytes) -> bool:
         """Whether `feed` could say anything about a line: most lines of a log begin no traceback and belong to none."""
@@ -111,11 +166,12 @@ class Tracebacks:
         self.quoting = False
         start = line.find(_START)
         if start >= 0:
-            if len(self._open) < _OPEN:
-                self._open[line[:start]] = _Open(line[:start] in self._ignored)
-                self.quoting = line[:start] in self._ignored
-            self._ignored.discard(line[:start])
+            self._begin(line[:start])
             return None
+        if self._lingers and (chain := _CHAIN.search(line)) is not None:
+            self._came_of[line[: chain.start()]] = self._ended.get(line[: chain.start()], 0)
+        if self._lingers:
+            self._linger(line)
         if (before := _NOT_RAISED.search(line)) is not None:
             if len(self._ignored) < _OPEN:
                 self._ignored.add(line[: before.start()])
@@ -130,40 +186,99 @@ class Tracebacks:
         mark = self._mark(line)
         return None if mark is None else self._goes_on(mark, line, number)
 
+    def _begin(self, mark: bytes) -> None:
+        if mark.endswith(_ORIGINAL):
+            mark = mark.removesuffix(_ORIGINAL)
+            self._colon = self._ended.get(mark, 0)
+        if len(self._open) < _OPEN:
+            at = self._open[mark] = _Open(mark in self._ignored)
+            at.handled = at.ignored and mark in self._served
+            at.logged = _LOGGED.search(mark) is not None
+            at.cause, at.quoted = self._came_of.pop(mark, 0), self._colon
+            self.quoting = at.ignored
+        self._ignored.discard(mark)
+        self._served.discard(mark)
+        self._colon = 0
+
+    def _linger(self, line: bytes) -> None:
+        """Blank lines stand between an exception and what it came to, or quotes; any other line shows that nothing comes."""
+        self._lingers -= 1
+        if not any(line.rstrip() == mark.rstrip() for mark in self._ended):
+            self._colon = 0
+        if not self._lingers:
+            self._ended.clear()
+            self._came_of.clear()
+            self._colon = 0
+
     def _goes_on(self, mark: bytes, line: bytes, number: int) -> Raised | None:
         at, body = self._open[mark], line[len(mark) :]
         at.left -= 1
         frame = _FRAME.search(body)
         if frame is not None:
-            at.last = frame["file"], frame["line"]
+            first, at.last = at.last is None, (frame["file"], frame["line"])
             at.since, at.said, at.number = 0, b"", number
             at.flat, at.quotes, self.quoting = not body.startswith(_INDENTED), True, True
-            if not _LIBRARIES.search(frame["file"]):
-                at.own = at.last
+            self._whose(at, frame, first)
             return None
         at.since += 1
         apart = at.since > 1 and not at.quotes  # what stands before it is neither a frame nor what it quotes
         at.quotes = self.quoting = at.quotes and self._quoted(at, body)
-        if at.since == 1:
+        if at.since == 1 and at.quotes:
             at.said = body.strip()
+            at.told = at.said if at.own == at.last else at.told
         if at.last is not None and (twice := _TWICE.match(body.rstrip())) is not None:
             body = twice["type"] + b": " + twice["said"]
         raised = _RAISED.match(body.rstrip()) if at.last is not None else None
         if raised is not None and apart and not raised["type"].endswith(_COMMON):
             raised = None
+        if raised is not None and (raised["type"] == b"Error" or raised["type"].isupper()):
+            raised = None  # a program's own words, or a logger's: no class has that name
         if raised is not None or at.left <= 0:
             del self._open[mark]
             self.quoting = False
-            self._last_ignored = mark if at.ignored else None
+            self._last_ignored, self._last_served = (mark if at.ignored else None), at.handled
         if raised is None or at.last is None:
             return None
+        self._ended[mark], self._lingers = number, _LINGERS
+        self._colon = number if body.rstrip().endswith(b":") else 0
         file, row = at.own or at.last
         kind = (raised["type"] + (raised["of"] or b"")).decode("ascii", "replace")
         if at.headless and not raised["type"].decode("ascii", "replace").endswith(_NAMED):
             return None
-        if b":" not in body and at.said:  # a bare name, as of an assert: what it says is the program's own line
-            body = body.rstrip() + b": " + at.said
-        return Raised(number, body, kind, file.decode("utf-8", "replace"), row.decode(), at.ignored)
+        body = body.rstrip()
+        if b":" not in body and (said := at.said or at.told):  # a bare name, as of an assert: the program's own line says it
+            body += b": " + said
+        if len(self._times) < _PLACES:
+            self._times[mark, file, row] = self._times.get((mark, file, row), 0) + 1
+        return Raised(
+            number,
+            body,
+            kind,
+            file.decode("utf-8", "replace"),
+            row.decode(),
+            at.ignored,
+            at.handled,
+            at.told.decode("utf-8", "replace")[:200],
+            at.last[1].decode() if at.own and at.last[0] == _TEXT else "",
+            library=at.own is None,
+            program=at.program.decode("utf-8", "replace"),
+            caught=at.caught and _PROCESS.search(mark) is not None,
+            times=self._times.get((mark, file, row), 1),
+            cause=at.cause,
+            quoted=at.quoted,
+        )
+
+    @staticmethod
+    def _whose(at: _Open, frame: re.Match[bytes], first: bool) -> None:
+        """What a frame tells of who raised an exception, and of who caught it."""
+        own = not _LIBRARIES.search(frame["file"])
+        if own:
+            at.own, at.told = at.last, b""
+        if first:
+            at.module = frame["name"] in _BOTTOM
+            at.caught = at.logged and not at.module and frame["name"] is not None
+        if at.module and own and not at.program and frame["name"] == b"<module>":
+            at.program = frame["file"]
 
     def _of_a_request(self, line: bytes) -> bool:
         """Whether a line says that a server handled what the next traceback is of, or stands before or between such."""
@@ -171,10 +286,13 @@ class Tracebacks:
             whole = line[: handled.start()]
             launched = _LAUNCHER.match(whole)
             self._ignored |= {whole, launched[0] if launched else b""}
+            self._served |= {whole, launched[0] if launched else b""}
             return True
         last = self._last_ignored
         if last is not None and line.startswith(last) and _CHAIN.match(line[len(last) :]):
             self._ignored.add(last)
+            if self._last_served:
+                self._served.add(last)
             return True
         return any(line.rstrip() == one.rstrip() for one in self._ignored)
 
@@ -196,11 +314,11 @@ class Tracebacks:
                 self._open[following] = self._open.pop(mark)
                 return following
         for mark in reversed(self._open):
-            own = _MARK.search(mark)
-            rest = own[0] if own else b""
-            if self._open[mark].last is None and line.startswith(rest + b"  "):
-                self._open[rest] = self._open.pop(mark)
-                return rest
+            own, launched = _MARK.search(mark), _LAUNCHER.match(mark)
+            for rest in (own[0] if own else b"", launched[0] if launched else b""):
+                if self._open[mark].last is None and line.startswith(rest + b"  "):
+                    self._open[rest] = self._open.pop(mark)
+                    return rest
         begin = _HEADLESS.match(line)
         if begin is None or len(self._open) >= _OPEN:
             return None

@@ -36,6 +36,7 @@ class Wording(Enum):
         r"|Rendezvous|ObjectLost|OwnerDied|LocalRayletDied|ActorUnavailable"
         r"|DistBackend|DistStore|DistNetwork|DistError|RayTaskError|RayActorError|ActorDied|EngineDead|BrokenProcessPool|Timeout"
     )
+    SAYS_WHY = r"^SystemExit: (?!-?\d+$)\S"
     # What a launcher raises when one of its processes failed, and where
     OF_A_LAUNCHER = r"ChildFailed|CalledProcess|ProcessRaised|ProcessExited"
     LAUNCHER_FILE = r"/bin/(?:torchrun|accelerate|deepspeed|[\w\-]+-cli)$|torch/distributed/(?:run|launch)"

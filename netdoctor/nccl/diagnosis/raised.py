@@ -1,0 +1,201 @@
+"""Exceptions that nobody caught: the one that ended a program, what it came of and came to, and what was raised before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author
+from netdoctor.nccl.diagnosis.kinds import SIGNS
+from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
+from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.wordings import Wording
+
+READ = Fix("mend the program there")
+_ARGUMENTS = Fix("give the program arguments that this version of it knows", ("python <program> --help",))
+_STORAGE = Fix(
+    "make room in the file system that the program writes to, or mount it again", ("df -h <folder>; df -i <folder>; quota -s",)
+)
+NEWER = Fix(
+    "install a torch (and NCCL) that was built for this GPU", ("python -c 'import torch; print(torch.cuda.get_arch_list())'",)
+)
+_REFUSED: Final = re.compile(r": error: |^Error: |^Could not ")  # argparse's, click's, Hydra's
+_COMPLAINTS: Final = 2
+_OFTEN: Final = 3  # once or twice it may be a warning of how a program starts
+_NUMBERS: Final = re.compile(r"\d+")
+_MORE: Final = 3  # other exceptions that are named beside the first
+_TERSE: Final = 3  # words of a message that says little without the statement that raised it
+_UNBOUND: Final = re.compile(r"(?P<file>[^\s/:']{1,100}\.so[.\d]*): undefined symbol")  # ld.so's words (elf/dl-lookup.c)
+
+
+def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
+    """What ended a program: the first exception, unless it only says that another rank is gone."""
+    raised = sorted(log.of("exception"), key=order)
+    # A message that quotes another exception says no more than that.
+    quotes = {(e.file, e.data["quoted"]) for e in log.of("exception", "raised") if "quoted" in e.data}
+    own = [e for e in raised if not echoing(e) and (e.file, str(e.line)) not in quotes]
+    stopped = [e for e in own if after(log, e) is After.STOPPED]
+    # The job worked on after an earlier one: it was caught, or of a run before the last.
+    first = next(iter(stopped), next(iter(own), None))
+    if first is None:
+        yield from _nameless(log, raised)
+        return
+    again = _again(own, first, stopped)
+    if again is not None and "caught" not in again.data:
+        # A script's earlier step, which failed each time, and a later one that found nothing of it.
+        first, again = again, None
+    said, fault, cause, fix = first.text[:400], Fault.EXCEPTION, "rank_died", _mend(first)
+    if Wording.NOT_COMPILED.within(first.text):
+        cause, fix = "cuda_driver_mismatch", NEWER
+    # What the file system says stands in the exception, or in the one before it (torch.save reports it as its own).
+    full = next((e for e in (*raised, *log.of("trouble")) if Wording.STORAGE.within(e.text)), None)
+    if full is not None:
+        said, fix, fault = full.text[:200], _STORAGE, Fault.STORAGE
+    confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.QUIET_MINUS
+    if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
+        confidence = Confidence.OPEN_MINUS  # something went wrong before
+    who = author((first,))
+    text = f"{_ended(first, who)}: {said or 'the log breaks off'}{_statement(first)}"
+    last = _outermost(raised, first)
+    if last is not first:
+        text += f"; it came to {_named(last)}"
+    if again is not None:
+        text += f"; before it, {again.count} times: {_named(again)}"
+    told = {id(e): e for e in (first, full, last, again) if e is not None}
+    others = _others((*stopped, *own), tuple(told.values()))
+    notes = (
+        *(f"also raised: {_named(e)}" for e in others[:_MORE]),
+        *(f"also: {e.text[:200]} ({e.where})" for e in log.of("trouble") if ": error: " in e.text and before(first, e)),
+        *_said_before(log, first),
+    )
+    lines = (*told.values(), *(e for e in others[:1] if e in stopped and first not in stopped))
+    yield Hypothesis(cause, confidence, text, lines, fix, notes=notes, fault=fault, subject=None if who == "job" else who)
+
+
+def _said_before(log: LogFacts, first: Event) -> Iterator[str]:
+    """What the program complained of before, in words that no family knows: what it came to may be all that was raised."""
+    said: dict[str, list[Event]] = {}
+    for e in log.of("last_words"):
+        if before(e, first) and "Traceback (most recent call last)" not in e.text:
+            said.setdefault(_NUMBERS.sub("", e.text), []).append(e)
+    for alike in [told for told in said.values() if len(told) >= _OFTEN][:_COMPLAINTS]:
+        yield f"said before it time and again: {alike[0].text[:200]} ({alike[0].where})"
+
+
+def _nameless(log: LogFacts, raised: Sequence[Event]) -> Iterator[Hypothesis]:
+    """Where no traceback is the program's own: the line of an exception without one, or what others raised of it."""
+    if not raised and (alone := _without_traceback(log)) is not None:
+        text, fix, sure = "the program ended by an exception of its own, whose traceback is not in this log", READ, False
+        if _REFUSED.search(alone[1]):  # the exit code with which a launcher knows its ranks says no more (argparse: 2)
+            text, fix, sure = "the program refused its command line and did not start", _ARGUMENTS, True
+        confidence = Confidence.LIKELY_PLUS if sure else Confidence.LIKELY_MINUS
+        yield Hypothesis("rank_died", confidence, f"{text}: {alone[1]}", alone[:1], fix, fault=Fault.EXCEPTION)
+    if raised and not (log.above_info("generic") and all(map(of_launcher, raised))):
+        kind = raised[0].data.get("type", "an exception")
+        inner = kind.partition("(")[2].rstrip(")")
+        text = f"{kind}: what it says is that another process or connection is gone"
+        if inner:  # ray.exceptions.RayTaskError(ValueError): the task's own traceback is behind it, or in its worker's log
+            text = f"a task of Ray failed with {inner}: its worker's log, or the lines after this one, say why"
+        yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, tuple(raised[:4]))
+
+
+def _ended(e: Event, who: str) -> str:
+    """Whose exception it was, and where it was raised."""
+    kind = e.data.get("type") or "whose name is beyond the end of the log,"
+    program = "the program" if who == "job" else who
+    library = e.data.get("library")
+    ended = f"{program} ended by an exception {f'that {library} raised' if library else 'of its own'}"
+    return f"{ended}, {kind} at {_place(e)}"
+
+
+def _statement(e: Event) -> str:
+    """The program's own statement that raised it, where it says little else."""
+    told = e.data.get("told", "")
+    terse = len(e.text.partition(":")[2].split()) <= _TERSE
+    return f"; its statement: {told}" if told and terse and told not in e.text else ""
+
+
+def _mend(e: Event) -> Fix:
+    if (unbound := _UNBOUND.search(e.text)) is not None:
+        what = f"{unbound['file']} was built for other versions of what it loads (most often of torch): install one that fits"
+        return Fix(what, ("python -c 'import torch; print(torch.__version__)'; ldd -r <the .so file>",))
+    if library := e.data.get("library"):
+        return Fix(f"see what {library} was given: options, files, and the versions of what it works with")
+    return READ
+
+
+def _again(own: Sequence[Event], first: Event, stopped: Sequence[Event]) -> Event | None:
+    """What was raised time and again before that which ended it: caught each time, or in another script, which a loop of the
+    job's started before the one that failed as often for want of what the first should have left."""
+    if first not in stopped:
+        return None
+    earlier = [e for e in own if e.count > 1 and e not in stopped and before(e, first) and e.text != first.text]
+    found = [e for e in earlier if "caught" in e.data or (first.count > 1 and _apart(e, first))]
+    return max(found, key=lambda e: e.count, default=None)
+
+
+def _apart(a: Event, b: Event) -> bool:
+    """Whether both are of scripts that are known, and not of one."""
+    scripts = {a.data.get("program", ""), b.data.get("program", "")}
+    return "" not in scripts and len(scripts) > 1
+
+
+def _outermost(raised: Sequence[Event], first: Event) -> Event:
+    """What Python says that it came to ("direct cause", "during handling")."""
+    last = first
+    for e in raised:
+        if e.file == last.file and e.data.get("cause") == str(last.line) and e.text != first.text:
+            last = e
+    return last
+
+
+def _others(raised: Sequence[Event], told: Sequence[Event]) -> list[Event]:
+    """What else was raised after it, once a place: ranks raise the same."""
+    found = {_place(e): e for e in reversed(raised) if not any(before(e, t) for t in told[:1])}
+    for t in told:
+        found.pop(_place(t), None)
+    return sorted(found.values(), key=order)
+
+
+def _named(e: Event) -> str:
+    return f"{e.text[:160]} ({_place(e)}{f', {e.count} times' if e.count > 1 else ''})"
+
+
+def _place(e: Event) -> str:
+    within = f", line {e.data['within']} of what it executes there" if "within" in e.data else ""
+    return f"{e.data.get('file') or '?'}:{e.data.get('at') or '?'}{within}"
+
+
+# Python's own, of a mistake in a program: what libraries raise for what they met is of other types.
+_MISTAKE: Final = re.compile(
+    r"\b(?:Index|Key|Type|Attribute|ZeroDivision|Name|UnboundLocal|Value|NotImplemented|Assertion|FileNotFound|FileExists|IsADirectory"
+    r"|NotADirectory|Permission|Import|ModuleNotFound|OS|Environment|JSONDecode|UnicodeDecode|Recursion|Lookup|Memory|Syntax|HTTP)"
+    r"Error: .{1,200}"
+    r"|\bRuntimeError: .{0,100}(?i:\bassert).{1,200}"
+    r"|[\w.\-]+: error: .{1,200}|Error: (?:No such|Missing|Invalid value for|Got unexpected) .{1,200}"
+    r"|Could not (?:override|append) .{1,200}|\[TensorRT-LLM\]\[ERROR\] Assertion failed: .{1,160}"
+)
+# Any other is the program's own where nothing else says what failed, but for those that carry another's words.
+# Python prints the name of its own as it is, and that of others behind their module.
+_ANY: Final = re.compile(
+    r"(?P<type>\b(?:Runtime|System|Buffer|Overflow|FloatingPoint)Error|\bException|(?:\w+\.)+\w*(?:Error|Exception)): .{1,200}"
+)
+_OTHERS: Final = re.compile(r"Xla|Horovod|Lustre|Unavailable|Aborted|Internal|Rpc|Accelerator|Nccl|NCCL")
+_FAILED: Final = tuple(k for k in SIGNS if k not in {"trouble", "raised", "exception"})
+
+
+def _without_traceback(log: LogFacts) -> tuple[Event, str] | None:
+    """The line of an exception that stands alone, where a log begins after its frames, or they were left out."""
+    stopped = [e for e in sorted(log.of("trouble"), key=order) if "what" in e.data and after(log, e) is After.STOPPED]
+    for e in stopped:
+        if (said := _MISTAKE.search(e.text)) is not None:
+            return e, said[0]
+    if log.above_info(*_FAILED):
+        return None
+    for e in stopped:
+        said = _ANY.search(e.text)
+        if said is not None and not (echoing(e) or _OTHERS.search(said["type"]) or Wording.ECHO_EXCEPTION.within(said["type"])):
+            return e, said[0]
+    return None
