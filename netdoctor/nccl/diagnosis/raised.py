@@ -26,7 +26,6 @@ _COMPLAINTS: Final = 2
 _OFTEN: Final = 3  # once or twice it may be a warning of how a program starts
 _NUMBERS: Final = re.compile(r"\d+")
 _MORE: Final = 3  # other exceptions that are named beside the first
-_TERSE: Final = 3  # words of a message that says little without the statement that raised it
 _UNBOUND: Final = re.compile(r"(?P<file>[^\s/:']{1,100}\.so[.\d]*): undefined symbol")  # ld.so's words (elf/dl-lookup.c)
 
 
@@ -67,7 +66,11 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     others = _others((*stopped, *own), tuple(told.values()))
     notes = (
         *(f"also raised: {_named(e)}" for e in others[:_MORE]),
-        *(f"also: {e.text[:200]} ({e.where})" for e in log.of("trouble") if ": error: " in e.text and before(first, e)),
+        *(
+            f"also: {e.text[:200]} ({e.where})"
+            for e in log.of("trouble")
+            if Wording.COMPLAINT.within(e.text) and before(first, e)
+        ),
         *_said_before(log, first),
     )
     lines = (*told.values(), *(e for e in others[:1] if e in stopped and first not in stopped))
@@ -78,7 +81,7 @@ def _said_before(log: LogFacts, first: Event) -> Iterator[str]:
     """What the program complained of before, in words that no family knows: what it came to may be all that was raised."""
     said: dict[str, list[Event]] = {}
     for e in log.of("last_words"):
-        if before(e, first) and "Traceback (most recent call last)" not in e.text:
+        if before(e, first) and not Wording.TRACEBACK.within(e.text):
             said.setdefault(_NUMBERS.sub("", e.text), []).append(e)
     for alike in [told for told in said.values() if len(told) >= _OFTEN][:_COMPLAINTS]:
         yield f"said before it time and again: {alike[0].text[:200]} ({alike[0].where})"
@@ -113,8 +116,7 @@ def _ended(e: Event, who: str) -> str:
 def _statement(e: Event) -> str:
     """The program's own statement that raised it, where it says little else."""
     told = e.data.get("told", "")
-    terse = len(e.text.partition(":")[2].split()) <= _TERSE
-    return f"; its statement: {told}" if told and terse and told not in e.text else ""
+    return f"; its statement: {told}" if told and Wording.TERSE.within(e.text) and told not in e.text else ""
 
 
 def _mend(e: Event) -> Fix:

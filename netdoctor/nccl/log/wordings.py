@@ -36,6 +36,9 @@ class Wording(Enum):
         r"|Rendezvous|ObjectLost|OwnerDied|LocalRayletDied|ActorUnavailable"
         r"|DistBackend|DistStore|DistNetwork|DistError|RayTaskError|RayActorError|ActorDied|EngineDead|BrokenProcessPool|Timeout"
     )
+    TRACEBACK = r"Traceback \(most recent call last\)"
+    COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
+    TERSE = r"^[^:]*(?::\s*(?:\S+(?:\s+\S+){0,2})?\s*)?$"  # three words after the name, which say little by themselves
     SAYS_WHY = r"^SystemExit: (?!-?\d+$)\S"
     # What a launcher raises when one of its processes failed, and where
     OF_A_LAUNCHER = r"ChildFailed|CalledProcess|ProcessRaised|ProcessExited"
