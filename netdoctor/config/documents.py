@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from netdoctor.textsafe import clean
+
 # By the beginning of its schema, the longest first.
 _READ_BY: Final = (
     ("netdoctor.report/", "a report of netdoctor: `netdoctor fleet report` reads it"),
@@ -16,7 +18,7 @@ def told(schema: object) -> str | None:
     """In words what a document with this schema is, and who reads it; None where it is none of ours."""
     if not isinstance(schema, str):
         return None
-    return next((f"{words} ({schema})" for start, words in _READ_BY if schema.startswith(start)), None)
+    return next((f"{words} ({clean(schema)})" for start, words in _READ_BY if schema.startswith(start)), None)
 
 
 def ours(text: str) -> str | None:

@@ -67,3 +67,7 @@ def test_what_is_no_whole_document_of_ours_is_read_as_it_is(text: str) -> None:
 def test_a_document_of_ours_by_its_schema_wherever_it_stands() -> None:
     assert "fleet report" in str(documents.ours('\ufeff {"a": 1, "schema": "netdoctor.report/9"}'))
     assert documents.ours('{"schema": "netdoctor.env/1"}') == "a document of netdoctor (netdoctor.env/1)"
+
+
+def test_a_schema_is_printed_without_control_characters() -> None:
+    assert "\x08" not in str(documents.ours('{"schema": "netdoctor.s\\bapshot/1"}'))
