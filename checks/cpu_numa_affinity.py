@@ -20,6 +20,7 @@ from netdoctor.api import (
     Gpus,
     Intent,
     Interrupts,
+    Kind,
     Libraries,
     Net,
     Node,
@@ -140,6 +141,7 @@ def _others(
             lost.append(f"rank {rank.local_rank}: {missing(gpu, rank.cpus)}")
             continue
         found = _squeezed(None, rank.cpus, here) or _placed(gpu, here, rank.cpus, f"local rank {rank.local_rank}", None)
+        found = _if_moved(found, here)
         if found.status is Status.PASS and here.run is None:
             found = unknown(f"{found.message}; no run showed whether it stays so when torch is imported")
         yield replace(found, subject=gpu.label, cure=None)
@@ -170,11 +172,20 @@ def _of_gpu(gpu: hcas.GpuPlace, here: Here, hca: int | None) -> Finding:
     if (squeezed := _squeezed(rank, mask, here)) is not None:
         return replace(squeezed, subject=gpu.label)
     placed = replace(_placed(gpu, here, mask, f"rank {shown.rank}" if shown else "this process", hca), subject=gpu.label)
+    placed = _if_moved(placed, here)
     if placed.status is Status.PASS and not shown:
         unread = "OpenMP's variables could not be read" if isinstance(here.binders, Unavailable) else "a launcher may bind"
         what = ", ".join(f"{name}={value}" for name, value in (here.binders or {}).items()) or unread
         return unknown(f"{placed.message}; no run showed the mask of the ranks ({what})", subject=gpu.label)
     return placed
+
+
+def _if_moved(found: Finding, here: Here) -> Finding:
+    """No pass where CPUs may be among these to which the scheduler moves nothing (isolcpus)."""
+    lost = missing(here.cpu.isolated)
+    if found.status is not Status.PASS or lost is None or lost.kind in (Kind.ABSENT, Kind.NOT_RECORDED):
+        return found  # an older kernel, or an older recording, tells of none
+    return unknown(f"{found.message}; which CPUs are isolated could not be read: {lost}", subject=found.subject)
 
 
 def _squeezed(rank: RankResult | None, mask: frozenset[int], here: Here) -> Finding | None:

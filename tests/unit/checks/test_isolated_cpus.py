@@ -57,6 +57,12 @@ def test_ranks_on_isolated_cpus_stay_on_one() -> None:
     assert one == "4 ranks share 1 of 48 CPUs: 48 are isolated (isolcpus), and the scheduler moves no thread there"
 
 
+def test_what_is_isolated_could_not_be_read() -> None:
+    passed = {one.subject for one in said("0-47,48-95", "", runs=True) if one.status is Status.PASS and "GPU" in one.subject}
+    lost = {one.subject: one.status for one in said("0-47,48-95", "4-", runs=True)}
+    assert passed and {lost[subject] for subject in passed} == {Status.UNKNOWN}
+
+
 def of_slurm(mask: str = "0-95", **environment: str) -> Any:
     found = [one for one in said(mask, **environment) if one.subject == "tasks of Slurm"]
     return found[0].status if found else None
