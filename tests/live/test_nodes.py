@@ -17,7 +17,7 @@ import pytest
 from tests.support.namespaces.hosts import Hosts
 from tests.support.namespaces.marks import all_gone
 
-pytestmark = [pytest.mark.live, pytest.mark.hosts, pytest.mark.root]
+pytestmark = [pytest.mark.live, pytest.mark.root]
 TORCH = sys.executable
 NO_TORCH = "/usr/bin/python3"  # -I sees no torch of a user's: the nodes meet, and then say that they cannot run
 FAULTY = {"PYTHONPATH": f"/run/faulty_torch:{Path(__file__).parents[2]}"}

@@ -22,7 +22,6 @@ from tests.support.namespaces.marks import all_gone
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.hosts,
     pytest.mark.root,
     pytest.mark.nccl,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: hosts in namespaces"),

@@ -13,7 +13,6 @@ from tests.lab.hosts_rows import ROWS
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.hosts,
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: hosts in namespaces"),
 ]

@@ -14,7 +14,6 @@ from tests.support.clusters import slurm
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.hosts,
     pytest.mark.root,
     pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not() or "-"),
 ]

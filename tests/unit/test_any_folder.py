@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,6 +180,31 @@ def test_the_copy_is_roots_and_means_itself(checkout: Path) -> None:
         assert done.stdout.splitlines() == [f"{target}/module.py", f"{target}/.venv"]
         assert str(checkout) not in (target / ".venv/bin/tool").read_text()
     assert not target.parent.exists()
+
+
+@pytest.mark.slow
+@needs_root
+@pytest.mark.root
+def test_a_copy_is_made_while_others_work_there(checkout: Path) -> None:
+    """Who imports a module writes its byte code into a file with another name first, which is gone a moment later."""
+    over, made = threading.Event(), checkout / "build" / "other"
+
+    def work() -> None:
+        while not over.is_set():
+            for number in range(200):
+                (made / f"module.pyc.{number}").touch()
+            for number in range(200):
+                (made / f"module.pyc.{number}").unlink()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(10):
+            with copies.placed() as target:
+                assert (target / "module.py").read_bytes() == (checkout / "module.py").read_bytes()
+    finally:
+        over.set()
+        worker.join()
 
 
 @pytest.mark.slow

@@ -52,10 +52,15 @@ def placed() -> Iterator[Path]:
         folder.chmod(0o755)
         target = folder / "checkout"
         target.mkdir(mode=0o755)
-        # Without owners, access lists and write bits of others, but with the times that byte code goes by.
-        parts = [one for one in ROOT.iterdir() if one.name not in _LEFT_OUT]
-        copy = ["cp", "-R", "--preserve=timestamps", "--reflink=auto", "--", *parts, target]
-        subprocess.run(copy, check=True, umask=0o022)
+        # Without owners, access lists and write bits of others, but with the times that byte code goes by.  Others may work in
+        # the checkout meanwhile: a temporary file of theirs that is gone before it is read is nothing but tar's status 1.
+        parts = [one.name for one in ROOT.iterdir() if one.name not in _LEFT_OUT]
+        pack = ["tar", "--create", "--format=posix", f"--directory={ROOT}", "--", *parts]
+        unpack = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", f"--directory={target}"]
+        with subprocess.Popen(pack, stdout=subprocess.PIPE) as packing:
+            subprocess.run(unpack, stdin=packing.stdout, check=True, umask=0o022)
+        if packing.returncode not in (0, 1):
+            raise OSError(f"{ROOT} cannot be copied: tar exits with {packing.returncode}")
         for setting in (*target.glob("*/pyvenv.cfg"), *target.glob("build/*/pyvenv.cfg")):
             _move(setting.parent, target)
         yield target

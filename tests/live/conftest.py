@@ -1,0 +1,36 @@
+"""Files of live tests are given out whole, each to the process that is free next: the longest begin first, so that none of them
+is what all others wait for at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pytest
+
+# More than a minute each, the longest first.  What is missing here costs time and nothing else.
+LONG: Final = (
+    "test_ansible.py",
+    "test_own_limits.py",
+    "test_silent_files.py",
+    "test_fakegpu.py",
+    "test_nodes.py",
+    "test_slurm.py",
+    "test_fault_lab.py",
+    "test_kubernetes_pods.py",
+    "test_launchers.py",
+    "test_mutants.py",
+)
+HERE: Final = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    count = Counter(item.path for item in items)
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        long = item.path.parent == HERE and item.path.name in LONG
+        return LONG.index(item.path.name) if long else len(LONG), -count[item.path]
+
+    items.sort(key=place)
