@@ -101,9 +101,9 @@ libnccl: | $(BIN)/python  ## fetch real libnccl for the tests that ask NCCL itse
 newest-nccl: | $(BIN)/python  ## fetch the newest libnccl that pip finds: does it still do as netdoctor says?
 	@$(BIN)/python -m tests.support.machines.fetch newest-nccl
 
-# Two releases at a time: at most 6 GB on the disk; nothing is left.
+# Two releases at a time, each in a pytest of its own: at most 6 GB on the disk; nothing is left.
 torches: $(VENV)/.dev  ## fetch real releases of torch and run netdoctor on them: TORCHES='2.4.1 newest'
-	@TORCHES='$(TORCHES)' $(BIN)/pytest -q -n 2 --dist loadgroup --durations=0 --durations-min=5 tests/live/test_torch_versions.py
+	@printf '%s\n' $(TORCHES) | xargs -P 2 -I RELEASE env TORCHES=RELEASE $(BIN)/pytest -q -n 1 tests/live/test_torch_versions.py
 
 pyz: $(VENV)/.run  ## one file that runs anywhere: build/netdoctor.pyz
 	@$(BIN)/python tools/build_pyz.py build/netdoctor.pyz

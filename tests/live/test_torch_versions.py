@@ -34,8 +34,7 @@ main()
 """
 
 
-# A process of `pytest -n` takes a release with all of its tests.
-@pytest.fixture(scope="module", params=[pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in RELEASES or ["none"]])
+@pytest.fixture(scope="module", params=RELEASES or ["none"])
 def torch(request: pytest.FixtureRequest) -> Iterator[torches.Torch]:
     try:
         with torches.fetched(request.param, build.ROOT / "build" / "torches") as made:
