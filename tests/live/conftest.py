@@ -12,18 +12,21 @@ if TYPE_CHECKING:
 
 # More than a minute each, the longest first.  What is missing here costs time and nothing else.
 LONG: Final = (
-    "test_ansible.py",
-    "test_own_limits.py",
-    "test_silent_files.py",
-    "test_fakegpu.py",
-    "test_nodes.py",
-    "test_slurm.py",
     "test_fault_lab.py",
-    "test_kubernetes_pods.py",
+    "test_fakegpu.py",
+    "test_own_limits.py",
+    "test_nodes.py",
+    "test_ansible.py",
+    "test_silent_files.py",
     "test_launchers.py",
     "test_mutants.py",
+    "test_kubernetes_pods.py",
+    "test_attacks_files.py",
+    "test_allreduce_faults.py",
+    "test_slurm.py",
 )
 HERE: Final = Path(__file__).parent
+assert all((HERE / name).is_file() for name in LONG)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
