@@ -26,6 +26,7 @@ from typing import Any, Final
 import yaml
 
 from tests.fakegpu import build, machine, tree
+from tests.support.namespaces import workers
 
 CAP_NET_ADMIN, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 12, 47, 2
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
@@ -258,7 +259,7 @@ class scratch(tempfile.TemporaryDirectory[str]):  # noqa: N801 - a context manag
     """A folder for one run that root alone, or this user alone, can change."""
 
     def __init__(self) -> None:
-        super().__init__(prefix="fakegpu-", dir="/run" if os.geteuid() == 0 else None)
+        super().__init__(prefix="fakegpu-", dir=workers.scratch() if os.geteuid() == 0 else None)
 
     def __enter__(self) -> pathlib.Path:  # type: ignore[override]
         os.chmod(self.name, 0o755)

@@ -23,6 +23,7 @@ from typing import Any
 
 from tests.support.machines import libnccl, native
 from tests.support.machines.sysfs import HCA_BUSES, dgx_h100
+from tests.support.namespaces import workers
 
 ROOT = Path(__file__).parents[3]
 NULL = (1, 3)  # /dev/null (Documentation/admin-guide/devices.txt)
@@ -262,7 +263,7 @@ def cgroups(wanted: Mapping[str, Mapping[str, str]]) -> Iterator[list[Path]]:
 
 @contextmanager
 def machine() -> Iterator[Machine]:
-    """A place for scenes; under /run, for root loads nothing from where others may write."""
-    with tempfile.TemporaryDirectory(dir="/run", prefix="netdoctor-scene-") as name:
+    """A place for scenes; of root alone, for root loads nothing from where others may write."""
+    with tempfile.TemporaryDirectory(dir=workers.scratch(), prefix="netdoctor-scene-") as name:
         Path(name).chmod(0o755)
         yield Machine(Path(name))
