@@ -67,17 +67,6 @@ def session() -> Iterator[Session]:
         yield made
 
 
-@pytest.fixture(scope="module", params=[{}])
-def faulty(folder: Path, request: pytest.FixtureRequest) -> Iterator[Session]:
-    """A torch with faults; the parameter is the session's limits."""
-    with started(variables={"PYTHONPATH": before(folder / "faulty_torch")}, limits=request.param) as made:
-        yield made
-
-
-def planted(fault: str, rank: int = 1) -> AllReduce:
-    return replace(SMALL, rank_env=tuple((("TORCH_FAULT", fault),) if r == rank else () for r in range(2)))
-
-
 # Healthy
 
 

@@ -13,7 +13,6 @@ from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Severity, Status, Unavailable
-from netdoctor.nccl.log.facts import NetSource
 from tests.support.facts import (
     environ,
     expected,
@@ -21,17 +20,12 @@ from tests.support.facts import (
     hca,
     job,
     judge,
-    log,
     machine,
     pci,
     port,
     rdma,
 )
 
-IB = log(net="IB", network="IB")
-SOCKET = log(net="Socket", network="Socket")
-EFA = log(net="Libfabric", network="AWS Libfabric")
-GUESSED = log(net="Socket", network="Socket", net_inferred=NetSource.ERRORS)
 FAST, SLOW = port(rate_gbps=400.0), port(rate_gbps=200.0)
 NO_GPU: dict[type, object] = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
