@@ -54,7 +54,6 @@ LEAST_BAR1 = 64 << 20  # bytes that are free: 16 channels of NCCL's buffers of 4
 HALVED = Loss(0.5, "a hardware slowdown halves the clocks at least (nvml.h)", True)
 # A PCIe link may have an error in 1e12 bits (PCI Express Base Specification), half a replay a second of x16 at 32 GT/s.
 REPLAYS = 10  # a second
-SEEN = 2  # samples: one alone may be a moment in which the clocks change
 LOWERED = {
     HW_THERMAL: ("heat (hardware)", HALVED),
     POWER_BRAKE: ("the power supply's brake", HALVED),
@@ -322,8 +321,7 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, expected: Expected, pl
     seen = [(gpu, load.gpus.get(str(gpu.uuid))) for gpu in own]
     found: list[Finding] = []
     for gpu, one in seen:
-        reasons = (one.reasons if one else {}) or {}
-        wrong = [*_lowered([bit for bit in LOWERED if reasons.get(bit, 0) >= SEEN])]
+        wrong = [*_lowered([bit for bit in LOWERED if one and bit in one.lowered_by])]
         if one and isinstance(one.replays, int) and one.replays > REPLAYS * max(1.0, load.seconds):
             wrong.append((BUS, "its PCIe link sent packets again and again", cost.MIGHT))
         found += _fails(f"{gpu.place} under load", wrong, place)

@@ -48,7 +48,6 @@ MEND = Fix(
     "let the launcher give each rank a GPU of its own, or take CUDA_VISIBLE_DEVICES away and use the local rank",
     ("srun --gpus-per-task=1 --gpu-bind=single:1 …", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
 )
-HELD = 256 << 20  # bytes of a GPU; from there on the all-reduce leaves it alone (netdoctor/allreduce/plan.py)
 WHOSE = Fix("see whose it is: another job's, or left behind by one that ended", ("nvidia-smi", "fuser -v /dev/nvidia*"))
 STUCK = Fix(
     "no signal ends it: see where its threads stand; where they stay there, drain the node and reboot it",
@@ -181,7 +180,7 @@ def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:
         return skip("libcuda shows the job no GPU", subject=USED)
     if strange := [seen.uuid for seen, gpu in pairs if gpu is None or isinstance(gpu.mig, Unavailable)]:
         return unknown(f"NVML does not tell whose GPU {strange[0]} is: who uses it could not be read", subject=USED)
-    held = [gpu.uuid for gpu in here if (gpu.memory_used or 0) > HELD and not gpu.processes]
+    held = [gpu.uuid for gpu in here if gpu.held and not gpu.processes]
     if held:
         why = "no process explains it" if users.initial_pids else "this PID namespace does not show by whom"
         return unknown(

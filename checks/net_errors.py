@@ -153,7 +153,7 @@ def net_errors(
     bare = [link.name for link in links or () if not net.cables(link)]
     if bare and intent.others is None and data.sockets:  # else a port of InfiniBand may carry the data
         yield skip(f"{', '.join(bare)}: its cable is not seen here, and {intent.why}", subject=", ".join(bare))
-        if not ports and len(bare) == len(links or ()):
+        if len(bare) == len(links or ()):
             return
         bare = []
     cables = [

@@ -45,7 +45,6 @@ from netdoctor.api import (
 )
 
 HOSTS = "hosts"
-GONE = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")
 REFUSED = {"EPERM": "a firewall of this node", "EACCES": "a firewall", "ECONNREFUSED": "the host"}
 ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
 DNS = "getent hosts NAME here and on another node; the search domain in /etc/resolv.conf, /etc/hosts, the DNS of the cluster"
@@ -153,13 +152,13 @@ def _path(name: str, path: Path, data: bool | None) -> Finding | None:
     where = f"{name} ({path.address}, by {path.interface})"
     if path.full or (path.small and path.told):  # a router that says what it passes: TCP follows (RFC 1191)
         return None
-    if path.error and (path.small or path.error not in GONE):
+    if path.error and (path.small or not path.gone):
         why = f"{REFUSED[path.error]} refuses it ({path.error})" if path.error in REFUSED else f"the kernel says {path.error}"
         what = f"one of {path.size} bytes: {why}" if path.small else why
         return unknown(f"{where} does not answer an echo: {what}", subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
     if path.small:
         return path_mtu.vanished(name, path, where, data)
-    if path.error in GONE:
+    if path.gone:
         return fail(
             f"nobody answers at {where}: {path.error}",
             subject=name,

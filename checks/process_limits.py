@@ -48,8 +48,8 @@ from netdoctor.api import (
     unknown,
 )
 
-# A rank's own: three standard streams, and three listeners a communicator (NCCL src/bootstrap.cc, src/proxy.cc).
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY (cuda.h)
+# A rank's own: three standard streams, and three listeners a communicator (NCCL src/bootstrap.cc, src/proxy.cc).
 FILES_LEAST = 6
 FILES_MOST = 256  # libraries and the driver's devices
 # The main thread, and NCCL's ncclProxyService (src/proxy.cc) or Gloo's loop (gloo/transport/tcp/loop.cc).

@@ -8,7 +8,7 @@ makers' own pages; lengths are lower than theirs, for a line that was cut holds 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
@@ -107,10 +107,8 @@ _HINTS: Final = tuple(_WORDS.split())
 _RANDOM: Final = re.compile(r"[A-Za-z0-9+_=-]{24}")
 
 
-def scrub(text: str, words: Sequence[str] = ()) -> str:
-    """`text` without what looks like a credential, and without `words`, which the site named.  Idempotent."""
-    for word in sorted(filter(None, words), key=len, reverse=True):
-        text = GONE.join(part.replace(word, GONE) for part in text.split(GONE))
+def scrub(text: str) -> str:
+    """`text` without what looks like a credential.  Idempotent."""
     return _scrubbed(text) if len(text) <= _SHORT else _without(text)
 
 

@@ -243,6 +243,8 @@ _PLACES: Final = (
 TABLE: Final[tuple[Variable, ...]] = (*_LAUNCHERS, *_SETTINGS, *_PLACES)
 
 # How many pods a task of a Volcano job has; the name of the task is the user's.
+# They name files of hosts: a line for each rank (pbs_resources(7)), or slot (LSF, Environment variables set for job execution).
+HOST_FILES: Final = ("LSB_DJOB_HOSTFILE", "PBS_NODEFILE")
 VOLCANO_TASK: Final = re.compile(r"VC_[A-Z0-9_]{1,64}_NUM\Z")
 
 _NAMES: Final = {row.name: row for row in TABLE if not row.name.endswith("*")}

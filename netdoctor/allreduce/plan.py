@@ -44,8 +44,6 @@ PATH_SIZES: Final = (MIB, 64 * MIB)
 # Two ranks on one GPU take turns in time slices: they prove the path and the data, not the bandwidth.
 SHARED_GPU_SIZES: Final = (1 << 12, MIB)
 
-# A CUDA context alone takes 300 to 600 MiB, an idle GPU less than 100 MiB (memory v2: without what the driver reserves).
-BUSY_MEMORY: Final = 256 * MIB
 BUSY_PERCENT: Final = 5
 LEAST_SECONDS: Final = 5.0  # a run of the path needs that much to be worth its start
 
@@ -200,8 +198,8 @@ def _in_use(gpu: Gpu | None, users: GpuUsers) -> Reason | None:
         return Reason(Obstacle.GPU_UNREAD, "is not known to NVML: whether it is in use could not be read")
     if isinstance(gpu.processes, int) and gpu.processes:
         return Reason(Obstacle.GPU_BUSY, f"is in use by {users.of(gpu)}")
-    if isinstance(gpu.memory_used, int) and gpu.memory_used > BUSY_MEMORY:
-        return Reason(Obstacle.GPU_BUSY, f"is in use: {gpu.memory_used // MIB} MiB of its memory")
+    if gpu.held:
+        return Reason(Obstacle.GPU_BUSY, f"is in use: {(gpu.memory_used or 0) // MIB} MiB of its memory")
     if isinstance(gpu.utilization, int) and gpu.utilization > BUSY_PERCENT:
         return Reason(Obstacle.GPU_BUSY, f"is in use: {gpu.utilization} % busy")
     if isinstance(gpu.memory_used, Unavailable) and isinstance(gpu.processes, Unavailable):

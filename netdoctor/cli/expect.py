@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from netdoctor import __version__, engine, live
+from netdoctor import __version__, engine
 from netdoctor.cli import deliver, preflight, setup
 from netdoctor.cli.options import Options
 from netdoctor.config.document import ConfigError
@@ -29,10 +29,7 @@ def run(options: Options, file: str | None, output: str | None, leave_out: Itera
     try:
         without = _parts(leave_out)
         snapshot = None if file is None else _read(file)
-        recorded = None if snapshot is None else snapshot.policy
-        config = setup.configuration(options, recorded=recorded)
-        if snapshot is None:
-            setup.become(config)
+        config = preflight.ready(options) if snapshot is None else setup.configuration(options, recorded=snapshot.policy)
         if failed := deliver.foretell(output):  # nothing else would be left of the look
             return failed
         work, partial = _looked(options, config) if snapshot is None else _replayed(config, snapshot)
@@ -77,17 +74,7 @@ def _read(file: str) -> Snapshot:
 
 
 def _looked(options: Options, config: Config) -> tuple[engine.Work, str | None]:
-    specs, extra = setup.load_checks(config, ())
-    host = live.look(config, options.host_root, everything=True)
-    outcome = live.run(
-        host,
-        config,
-        specs,
-        extra,
-        host_root=options.host_root,
-        allreduce=not options.no_allreduce,
-        progress=preflight.silent if options.quiet else preflight.say,
-    )
+    outcome = preflight.look(options, config)
     return outcome.work, outcome.partial
 
 

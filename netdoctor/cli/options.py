@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -37,122 +37,89 @@ class Once(TyperCommand):
 
 
 @dataclass(frozen=True)
+class _Said:
+    """What the command line says of an option: --its-name, and NETDOCTOR_ITS_NAME but where the configuration reads that."""
+
+    metavar: str | None  # None: a flag
+    help: str
+    short: str = ""
+    env: bool = True
+    values: str = ""  # which completion offers
+    several: bool = False
+
+
+@dataclass(frozen=True)
 class Options:
     """What the command line said; None: nothing.  A command has those that it names in `takes`."""
 
     only: Annotated[
-        Texts,
-        typer.Option(
-            "--only",
-            metavar="ID",
-            envvar="NETDOCTOR_ONLY",
-            help="Run these checks only (repeat, or a,b).",
-            autocompletion=one_of("netdoctor.cli.catalog:checks", several=True),
-        ),
+        Texts, _Said("ID", "Run these checks only (repeat, or a,b).", values="netdoctor.cli.catalog:checks", several=True)
     ] = None
-    config: Annotated[Text, typer.Option(metavar="FILE", help="Configuration (YAML).")] = None
-    expect: Annotated[Text, typer.Option(metavar="FILE", help="What `netdoctor expect` wrote of a good node.")] = None
+    config: Annotated[Text, _Said("FILE", "Configuration (YAML).", env=False)] = None
+    expect: Annotated[Text, _Said("FILE", "What `netdoctor expect` wrote of a good node.", env=False)] = None
     profile: Annotated[
         Text,
-        typer.Option(
-            metavar="NAME",
-            help="default, gate, audit, prolog or strict: what must be able to tell.",
-            autocompletion=one_of("netdoctor.policy:PROFILE_ORDER"),
+        _Said(
+            "NAME",
+            "default, gate, audit, prolog or strict: what must be able to tell.",
+            env=False,
+            values="netdoctor.policy:PROFILE_ORDER",
         ),
     ] = None
     fail_on: Annotated[
         Text,
-        typer.Option(
-            metavar="SEVERITY",
-            help="Lowest severity that counts as unhealthy: info, warning, critical (the default; of env and fleet: warning).",
-            autocompletion=one_of("netdoctor.policy:FAIL_ON_ORDER"),
+        _Said(
+            "SEVERITY",
+            "Lowest severity that counts as unhealthy: info, warning, critical (the default; of env and fleet: warning).",
+            env=False,
+            values="netdoctor.policy:FAIL_ON_ORDER",
         ),
     ] = None
     format: Annotated[
         Text,
-        typer.Option(
-            "--format",
+        _Said(
+            "FORMAT",
+            f"{', '.join(formats.names())}; of a node or fleet also prometheus.",
             "-f",
-            metavar="FORMAT",
-            envvar="NETDOCTOR_FORMAT",
-            help=f"{', '.join(formats.names())}; of a node or fleet also prometheus.",
-            autocompletion=one_of("netdoctor.report.formats:FORMATS"),
+            values="netdoctor.report.formats:FORMATS",
         ),
     ] = None
-    output: Annotated[
-        Text,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            envvar="NETDOCTOR_OUTPUT",
-            help="Also write the report here, by suffix (else JSON).",
-        ),
-    ] = None
-    brief: Annotated[bool, typer.Option("--brief", envvar="NETDOCTOR_BRIEF", help="One line of at most 200 characters.")] = (
-        False
-    )
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", envvar="NETDOCTOR_VERBOSE", help="A line for each check, nothing folded.")
-    ] = False
-    checks_dir: Annotated[Text, typer.Option(metavar="DIR", help="Drop-in checks, besides /etc/netdoctor/checks.d.")] = None
-    python: Annotated[Text, typer.Option(metavar="PATH", help="The job's Python.")] = None
-    user: Annotated[Text, typer.Option(metavar="NAME", help="Look and run as this user (root only).")] = None
+    output: Annotated[Text, _Said("FILE", "Also write the report here, by suffix (else JSON).", "-o")] = None
+    brief: Annotated[bool, _Said(None, "One line of at most 200 characters.")] = False
+    verbose: Annotated[bool, _Said(None, "A line for each check, nothing folded.", "-v")] = False
+    checks_dir: Annotated[Text, _Said("DIR", "Drop-in checks, besides /etc/netdoctor/checks.d.", env=False)] = None
+    python: Annotated[Text, _Said("PATH", "The job's Python.", env=False)] = None
+    user: Annotated[Text, _Said("NAME", "Look and run as this user (root only).", env=False)] = None
     via: Annotated[
         Text,
-        typer.Option(
-            metavar="torch|nccl",
-            help="torch: the job's; nccl: libnccl and the driver alone. Else torch, or nccl in a job without torch.",
-            autocompletion=one_of("netdoctor.config.keys:VIAS"),
+        _Said(
+            "torch|nccl",
+            "torch: the job's; nccl: libnccl and the driver alone. Else torch, or nccl in a job without torch.",
+            env=False,
+            values="netdoctor.config.keys:VIAS",
         ),
     ] = None
     vantage: Annotated[
         Text,
-        typer.Option(
-            metavar="job|node",
-            help="job: this is the job's own context; node: it is not.",
-            autocompletion=one_of("netdoctor.config.keys:VANTAGES"),
+        _Said(
+            "job|node",
+            "job: this is the job's own context; node: it is not.",
+            env=False,
+            values="netdoctor.config.keys:VANTAGES",
         ),
     ] = None
-    host_root: Annotated[
-        Text,
-        typer.Option("--host-root", metavar="DIR", envvar="NETDOCTOR_HOST_ROOT", help="A mounted host of the same kernel."),
-    ] = None
-    no_allreduce: Annotated[
-        bool, typer.Option("--no-allreduce", envvar="NETDOCTOR_NO_ALLREDUCE", help="Look only; run nothing.")
-    ] = False
-    no_cures: Annotated[
-        bool, typer.Option("--no-cures", envvar="NETDOCTOR_NO_CURES", help="Do not measure what the mend of a fail gains.")
-    ] = False
-    budget: Annotated[
-        float | None,
-        typer.Option("--budget", metavar="SECONDS", envvar="NETDOCTOR_BUDGET", help="For the all-reduces, in all."),
-    ] = None
-    dcgm_diag: Annotated[
-        int | None,
-        typer.Option("--dcgm-diag", metavar="LEVEL", help="Have DCGM run its diagnostic (1 to 4) on idle GPUs."),
-    ] = None
-    redact: Annotated[
-        Texts,
-        typer.Option("--redact", metavar="WORD", envvar="NETDOCTOR_REDACT", help="Also leave out this word (repeat)."),
-    ] = None
+    host_root: Annotated[Text, _Said("DIR", "A mounted host of the same kernel.")] = None
+    no_allreduce: Annotated[bool, _Said(None, "Look only; run nothing.")] = False
+    no_cures: Annotated[bool, _Said(None, "Do not measure what the mend of a fail gains.")] = False
+    budget: Annotated[float | None, _Said("SECONDS", "For the all-reduces, in all.")] = None
+    dcgm_diag: Annotated[int | None, _Said("LEVEL", "Have DCGM run its diagnostic (1 to 4) on idle GPUs.", env=False)] = None
+    redact: Annotated[Texts, _Said("WORD", "Also leave out this word (repeat).")] = None
     exit_style: Annotated[
-        Text,
-        typer.Option(
-            metavar="STYLE",
-            envvar="NETDOCTOR_EXIT_STYLE",
-            help="nagios or npd: translate the exit code at the very end.",
-            autocompletion=one_of("netdoctor.policy:EXIT_STYLES"),
-        ),
+        Text, _Said("STYLE", "nagios or npd: translate the exit code at the very end.", values="netdoctor.policy:EXIT_STYLES")
     ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", envvar="NETDOCTOR_QUIET", help="No progress on stderr.")] = False
+    quiet: Annotated[bool, _Said(None, "No progress on stderr.", "-q")] = False
     termination_log: Annotated[
-        Text,
-        typer.Option(
-            metavar="FILE",
-            envvar="NETDOCTOR_TERMINATION_LOG",
-            help="Also write what is wrong here in at most 4096 bytes (a pod's /dev/termination-log).",
-        ),
+        Text, _Said("FILE", "Also write what is wrong here in at most 4096 bytes (a pod's /dev/termination-log).")
     ] = None
 
     @property
@@ -182,27 +149,37 @@ LOOKED: Final = ("checks_dir", "python", "user", "via", "vantage", "host_root", 
 
 
 @functools.cache
-def _declared() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The type and the default of every field: once, for each start of the program asks for it a dozen times."""
-    return get_type_hints(Options, include_extras=True), {field.name: field.default for field in fields(Options)}
+def _declared() -> dict[str, inspect.Parameter]:
+    """Every field as typer reads it: once, for each start of the program asks for it a dozen times."""
+    hints, made = get_type_hints(Options, include_extras=True), {}
+    annotated: Any = Annotated  # what is made here is no type that mypy could know
+    for one in fields(Options):
+        kind, said = get_args(hints[one.name])
+        option = typer.Option(
+            f"--{one.name.replace('_', '-')}",
+            *filter(None, (said.short,)),
+            metavar=said.metavar,
+            envvar=f"NETDOCTOR_{one.name.upper()}" if said.env else None,
+            help=said.help,
+            autocompletion=one_of(said.values, several=said.several) if said.values else None,
+        )
+        place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        made[one.name] = inspect.Parameter(one.name, place, default=one.default, annotation=annotated[kind, option])
+    return made
 
 
 def variables() -> tuple[str, ...]:
     """The environment variables that say what an option says, but for those of the configuration's keys."""
-    meant = (part.envvar for hint in _declared()[0].values() for part in getattr(hint, "__metadata__", ()))
+    meant = (part.envvar for one in _declared().values() for part in get_args(one.annotation)[1:])
     return tuple(name for name in meant if isinstance(name, str))
 
 
 def takes(*names: str) -> Callable[[Callable[..., int]], Callable[..., None]]:
     """Give a command `options` with these fields, beside parameters of its own; what it returns is the exit code."""
-    hints, defaults = _declared()
+    shared = [_declared()[name] for name in names]
 
     def wrap(command: Callable[..., int]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
-        shared = [
-            inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=defaults[n], annotation=hints[n])
-            for n in names
-        ]
 
         @functools.wraps(command)
         def run(**given: Any) -> None:

@@ -29,7 +29,7 @@ def plan(options: Options) -> int:
     try:
         if options.output is not None or options.form not in (None, "text"):
             raise setup.UsageError("--plan: it is text on standard output, no report")
-        config = _ready(options)
+        config = ready(options)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     return setup.judged(config, options.exit_style, lambda lost: _planned(options, config, lost))
@@ -55,7 +55,7 @@ def before_the_job(options: Options, job: JobCommand, *, gate: bool) -> int:
 def _report(options: Options, to: TextIO, job: JobCommand | None = None, *, gate: bool = False) -> int:
     try:
         deliver.check(options)
-        config = _ready(options, job)
+        config = ready(options, job)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     deliver.foretell(options.output, options.termination_log)
@@ -65,7 +65,7 @@ def _report(options: Options, to: TextIO, job: JobCommand | None = None, *, gate
 def _judged(options: Options, config: Config, to: TextIO, lost: CheckResult | None, job: JobCommand | None, gate: bool) -> int:
     must: tuple[str, ...] = ()
     try:
-        outcome = _look(options, config, lost)
+        outcome = look(options, config, lost)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     if job is not None:
@@ -86,7 +86,7 @@ def _judged(options: Options, config: Config, to: TextIO, lost: CheckResult | No
     return 128 + number if number else code
 
 
-def _ready(options: Options, job: JobCommand | None = None) -> Config:
+def ready(options: Options, job: JobCommand | None = None) -> Config:
     """This process as the one who looks.  Raises UsageError."""
     config = setup.configuration(options)
     if job is not None:
@@ -99,8 +99,8 @@ def _ready(options: Options, job: JobCommand | None = None) -> Config:
     return config
 
 
-def _look(options: Options, config: Config, lost: CheckResult | None) -> live.Outcome:
-    """Raises UsageError before anything is looked at."""
+def look(options: Options, config: Config, lost: CheckResult | None = None) -> live.Outcome:
+    """A whole look, as the options say.  Raises UsageError before anything is looked at."""
     host = live.look(config, options.host_root, everything=not options.ids)
     try:
         specs, extra = setup.load_checks(config, options.ids, lost=lost)
@@ -122,7 +122,7 @@ def _look(options: Options, config: Config, lost: CheckResult | None) -> live.Ou
 def snapshot(options: Options, path: str, pseudonyms: bytes | None) -> int:
     """Keep every answer and run, under other names where `pseudonyms` is their key."""
     try:
-        config = _ready(options)
+        config = ready(options)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     if failed := deliver.foretell(path):  # nothing else would be left of the look
@@ -132,7 +132,7 @@ def snapshot(options: Options, path: str, pseudonyms: bytes | None) -> int:
 
 def _kept(options: Options, config: Config, path: str, pseudonyms: bytes | None, lost: CheckResult | None) -> int:
     try:
-        outcome = _look(options, config, lost)
+        outcome = look(options, config, lost)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     written = keep(path, config, outcome, options.ids, pseudonyms)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from netdoctor.expectation.site import own
+from netdoctor.expectation.site import own, rows
 from netdoctor.model import Json
 
 # What a floor leaves to chance.  Run-to-run spread of an all-reduce on one node is 1 to 3 % (fleet.outliers); 10 % less is also
@@ -31,7 +31,7 @@ class Part(Enum):
 def describe(inventory: Mapping[str, Any], runs: Iterable[Run] = (), without: Collection[Part] = ()) -> dict[str, Json]:
     """The keys of `expected:` by which a node like this one is known; nothing of what could not be read."""
     out: dict[str, Json] = {}
-    gpus, nics, pci = (_rows(inventory.get(name)) for name in ("gpus", "nics", "pci"))
+    gpus, nics, pci = (rows(inventory.get(name)) for name in ("gpus", "nics", "pci"))
     nics = nics and own(nics)  # virtual functions come and go with those that they are given to
     if gpus is not None:
         out["gpus"] = len(gpus)
@@ -49,7 +49,7 @@ def describe(inventory: Mapping[str, Any], runs: Iterable[Run] = (), without: Co
     out["driver"] = _text(inventory.get("driver"))
     out["mtu"] = {
         str(link["name"]): link["mtu"]
-        for link in _rows(inventory.get("links")) or ()
+        for link in rows(inventory.get("links")) or ()
         if link.get("physical") is True and link.get("up") is True and isinstance(link.get("mtu"), int)
     } or None
     out |= _of_runs(tuple(runs))
@@ -76,10 +76,6 @@ _KEYS: Final[Mapping[Part, tuple[str, ...]]] = {
 }
 
 
-def _rows(value: Any) -> list[dict[str, Any]] | None:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else None
-
-
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -97,13 +93,13 @@ def _one(key: str, values: Iterable[Any]) -> dict[str, Json]:
 
 def _alike(nics: list[dict[str, Any]]) -> int:
     """Devices of the kind that there are most of, by link layer and rate: rails, without those of storage and management."""
-    kinds = [tuple((p.get("link_layer"), str(p.get("rate_gbps"))) for p in _rows(nic.get("ports")) or ()) for nic in nics]
+    kinds = [tuple((p.get("link_layer"), str(p.get("rate_gbps"))) for p in rows(nic.get("ports")) or ()) for nic in nics]
     return max((kinds.count(kind) for kind in kinds), default=0)
 
 
 def _rate(nics: list[dict[str, Any]]) -> dict[str, Json]:
     """What most ports have; whether the check of the job's HCAs then passes the node itself is tried by who writes it."""
-    ports = [_dict(port) for nic in nics for port in _rows(nic.get("ports")) or ()]
+    ports = [_dict(port) for nic in nics for port in rows(nic.get("ports")) or ()]
     rates = Counter(p["rate_gbps"] for p in ports if p.get("state") == "ACTIVE" and isinstance(p.get("rate_gbps"), int | float))
     return {"hca_rate_gbps": max(rates, key=lambda rate: (rates[rate], rate))} if rates else {}
 

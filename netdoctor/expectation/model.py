@@ -175,6 +175,8 @@ def judged(parts: Iterable[Part], expectations: Iterable[Expectation]) -> Judged
     return Judged(tuple(short), tuple(doubts), tuple(held), tuple(perhaps))
 
 
+# Of parts alike those that only so many lack are lacking; a node that has them on half of its GPUs was built so.
+FEW: Final = 0.25
 # What is as much: memory of one model differs by little (ECC pages, retired rows), clocks of one model by how good each chip is
 # (a tenth is what counts as critical).
 _CLOSE: Final = {Quantity.MEMORY: 0.98, Quantity.CLOCK: 0.9}

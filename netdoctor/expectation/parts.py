@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, TypeGuard
 
-from netdoctor.expectation.model import Part, Quantity, Value
+from netdoctor.expectation.model import FEW, Part, Quantity, Value
 from netdoctor.facts.accelerator import named
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.pci import Pci, PciDevice
@@ -21,7 +21,6 @@ GIB: Final = 1 << 30
 _BRIDGED: Final = re.compile(r"(?i)pcie|\bNVL\b|\bA40\b|RTX|\bA[456][05]00\b|\bA30\b|\bA800 40GB Active|Quadro|TITAN")
 _CHIP: Final = re.compile(r"(?:NVIDIA |Tesla )*([ABHLTV]\d+)\b")  # data-centre cards alone: workstations are mixed at will
 _SPARED: Final = 4  # cards, of which one is another
-_FEW: Final = 0.25  # a quarter of the cards at most has lost its bridge; a node that lacks more was built so
 
 
 def gpu_name(address: str) -> str:
@@ -67,7 +66,7 @@ def half_bridged(nvml: Gpus) -> Unavailable | None:
     for model in dict.fromkeys(gpu.name for gpu in every):
         like = [gpu for gpu in every if gpu.name == model]
         bare = [gpu for gpu in like if not any(gpu.nvlinks or ())]
-        if bare and len(bare) < len(like) and len(bare) % 2 == 0 and len(bare) > _FEW * len(like):
+        if bare and len(bare) < len(like) and len(bare) % 2 == 0 and len(bare) > FEW * len(like):
             where = ", ".join(str(gpu.pci) for gpu in bare)
             text = f"{len(bare)} of {len(like)} {model} have no NVLink bridge ({where}), the others have one"
             return Unavailable(Kind.NOT_READ, text)
@@ -93,7 +92,7 @@ def _unnamed(place: str | Unavailable) -> TypeGuard[Unavailable]:
 def _built_so(part: Part, like: Sequence[Part]) -> Part:
     """A card without a bridge may never have had one: an odd number of them always, and more than a few."""
     bare = sum(one.has.get(Quantity.NVLINKS) == 0 for one in like)
-    if part.has.get(Quantity.NVLINKS) != 0 or (bare % 2 == 0 and bare <= _FEW * len(like)):
+    if part.has.get(Quantity.NVLINKS) != 0 or (bare % 2 == 0 and bare <= FEW * len(like)):
         return part
     return replace(part, has={**part.has, Quantity.NVLINKS: None})
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netdoctor.compare.chance import MAD_TO_SIGMA, beyond
 from netdoctor.expectation.description import Part, describe
 from netdoctor.expectation.model import Comparison, Source
 from netdoctor.expectation.site import comparison
@@ -18,10 +19,7 @@ from netdoctor.nccl.transport import shown_network
 
 FEWEST: Final = 8  # looks at like runs, before a figure is judged
 LEAST: Final = 0.10  # of the median; run-to-run spread on one node is 1 to 3 %, and 10 % is what counts as critical
-SIGMAS: Final = 5.0
-MAD_TO_SIGMA: Final = 1.4826  # 1 / Φ⁻¹(3/4), of a normal distribution
 FLOOR: Final = 0.02  # the least spread that is believed, as a share of the median
-SMALL: Final = 3.0  # a small sample's MAD is too small by chance: the demand grows as 1 + 3/n, as between nodes of a fleet
 BEYOND: Final = 0.05  # and it lies so far below every one of them
 # Ranks on CPUs measure what else the CPUs have to do: one healthy, busy machine is fast and 20 times slower within a minute.
 CPU_FACTOR: Final = 20.0
@@ -85,7 +83,7 @@ def fall(past: Past, now: Entry) -> Fall | None:
     usual = statistics.median(figures)
     rest = sorted(figures, key=lambda one: abs(one - usual))[:-1]  # one wild run does not hide a fall
     sigma = max(MAD_TO_SIGMA * statistics.median(abs(one - usual) for one in figures), statistics.stdev(rest), FLOOR * usual)
-    bound = usual * (1 - max(LEAST, SIGMAS * sigma / usual * (1 + SMALL / len(figures)))) if usual > 0 else 0.0
+    bound = usual * (1 - beyond(sigma / usual, len(figures), LEAST)) if usual > 0 else 0.0
     bound = min(bound, figures[0] * (1 - BEYOND))
     if now.cpu:
         bound = min(bound, figures[0] / CPU_FACTOR)

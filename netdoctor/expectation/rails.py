@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netdoctor.expectation import bonds
-from netdoctor.expectation.model import Part, Quantity, Value
+from netdoctor.expectation.model import FEW, Part, Quantity, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name, numa_beside_its_port
 from netdoctor.facts.net import ELSEWHERE, Link, LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice
@@ -24,7 +24,6 @@ from netdoctor.nccl.selector import Selector
 SWITCH: Final = ("PIX", "PXB")  # distances through PCIe switches alone
 PLENTY: Final = 3  # of two devices alike each may have a purpose of its own, and one may be left without a cable
 WHOLE: Final = (2, 4, 8, 16)  # GPUs of a node as they are built
-FEW: Final = 0.25  # a quarter of the GPUs at most is missing; a node that lacks more of them was built so
 NONE: Final = "(none)"
 FLAT: Final = 8  # GPUs of a node that shows no PCIe switches, where one rail less than GPUs is no design
 

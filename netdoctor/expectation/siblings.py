@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from netdoctor.expectation.model import Expectation, Part, Quantity, Source, Value, is_short
+from netdoctor.expectation.model import FEW, Expectation, Part, Quantity, Source, Value, is_short
 from netdoctor.model import Kind, Unavailable, count
 
-# Devices that only a few of a kind lack are lacking; a node that has them on half of its GPUs was built so.
-_FEW: Final = 0.25
 _LACKED: Final = frozenset({Quantity.NEAREST, Quantity.GPUS_NEAR})
 
 
@@ -65,7 +63,7 @@ def divided(parts: Iterable[Part]) -> Unavailable | None:
     for values in groups.values():
         should = usual(Quantity.RATE, values) if len(values) > 1 else None
         faster = sum(should is None or is_short(Quantity.RATE, should, value) for value in values)
-        if len(values) > 1 and faster > _FEW * len(values):
+        if len(values) > 1 and faster > FEW * len(values):
             counted = ", ".join(f"{Quantity.RATE.text(v)} {n} times" for v, n in Counter(values).most_common())
             return Unavailable(Kind.NOT_READ, f"those of one kind differ in their rate: {counted}")
     return None
@@ -82,7 +80,7 @@ def usual(quantity: Quantity, values: Sequence[Value]) -> Value | None:
     if len(values) == 2 or (quantity is Quantity.NVLINKS and number * 2 <= len(values)):
         return max(values, key=_order)  # of links that some have and others not, the others lost them
     fewer = sum(n for other, n in counted.items() if is_short(quantity, other, value))
-    if quantity in _LACKED and fewer > _FEW * len(values):
+    if quantity in _LACKED and fewer > FEW * len(values):
         return None
     return value if number * 2 > len(values) else None
 

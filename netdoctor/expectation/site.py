@@ -33,7 +33,7 @@ def comparison(
     these (what the job can use of them), transport and floors have checks of their own.  With `share` a job may be given some
     of the GPUs.
     """
-    gpus, nics, links = (_rows(inventory.get(name)) for name in ("gpus", "nics", "links"))
+    gpus, nics, links = (rows(inventory.get(name)) for name in ("gpus", "nics", "links"))
     has: dict[str, dict[Quantity, Value | None | Unavailable]] = {NODE: {Quantity.DRIVER: _value(inventory.get("driver"))}}
     for one in gpus or ():
         has[_gpu_name(one)] = {
@@ -57,7 +57,7 @@ def comparison(
     for name, mtu in (expected.mtu or {}).items():
         has.setdefault(name, {}).setdefault(Quantity.MTU, _HERE if links is not None else _ODD)
         wanted.append((name, Quantity.MTU, mtu))
-    places = _places(_rows(inventory.get("pci")))
+    places = _places(rows(inventory.get("pci")))
     for name, address in _named(expected):
         found = places if isinstance(places, Unavailable) else THERE if address in places else MISSING
         has.setdefault(name, {})[Quantity.THERE] = found
@@ -77,7 +77,8 @@ def comparison(
     return Comparison(parts, tuple(Expectation(n, q, should, source, because) for n, q, should in wanted), unread)
 
 
-def _rows(value: Any) -> list[dict[str, Any]] | None:
+def rows(value: Any) -> list[dict[str, Any]] | None:
+    """A list of an inventory; None: it could not be read."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else None
 
 
@@ -94,13 +95,13 @@ def _why(value: Any) -> Unavailable:
 
 
 def _number(inventory: Mapping[str, Any], name: str) -> int | Unavailable:
-    rows = _rows(inventory.get(name))
-    return _why(inventory.get(name)) if rows is None else len(rows)
+    found = rows(inventory.get(name))
+    return _why(inventory.get(name)) if found is None else len(found)
 
 
 def _gpus(inventory: Mapping[str, Any], wanted: int, *, share: bool) -> int | Unavailable:
     """Those that NVML shows; that PCI shows too few is known without it."""
-    seen, pci = _number(inventory, "gpus"), _rows(inventory.get("pci"))
+    seen, pci = _number(inventory, "gpus"), rows(inventory.get("pci"))
     on_bus = sum(one.get("kind") == "gpu" for one in pci or ())
     if isinstance(seen, Unavailable):
         return seen if pci is None or on_bus >= wanted else on_bus
@@ -124,7 +125,7 @@ def _rate(nics: list[dict[str, Any]], number: int | None | Unavailable, least: f
     """The rate of so many devices: which are the job's a report does not say, and those of storage may be slower."""
     best, lost = list[float](), None
     for nic in own(nics):
-        ports = _rows(nic.get("ports"))
+        ports = rows(nic.get("ports"))
         lost = missing(lost, _why(nic.get("ports")) if ports is None else None)
         rates = [port.get("rate_gbps") for port in ports or () if port.get("state") == "ACTIVE"]
         best.append(max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0))

@@ -29,7 +29,6 @@ _IMEX: Final = re.compile(
 # Of dcgmi diag, by level: NVIDIA names seconds, two minutes, half an hour and one to two hours (DCGM Diagnostics, Run Levels);
 # twice as much and more, for they grow with the GPUs.
 SECONDS: Final = {1: 180, 2: 900, 3: 3600, 4: 14400}
-HELD: Final = 256 << 20  # bytes of an idle GPU, as gpu.mapping's
 _SKIPPED: Final = " ,;."
 _HEALTHY: Final = "Healthy"
 
@@ -154,7 +153,7 @@ def not_idle(gpus: Gpus, vantage: Vantage, environ: Environ) -> str | None:
     for gpu in gpus.all:
         if (lost := missing(gpu.processes, gpu.memory_used)) is not None:
             return f"whether {gpu.uuid} is in use could not be read: {lost}"
-        if gpu.processes or (gpu.memory_used or 0) > HELD:
+        if gpu.processes or gpu.held:
             return f"{gpu.uuid} is in use"
     return None
 

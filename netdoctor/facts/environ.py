@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from netdoctor.environment import of_job
+from netdoctor.environment import HOST_FILES, of_job
 from netdoctor.facts import nodelist
 from netdoctor.facts.base import Fact
 from netdoctor.facts.job import section
@@ -217,7 +217,7 @@ def _text_of(host: Host, path: str) -> str | Unavailable:
 
 def _hosts(host: Host, variables: Mapping[str, str]) -> tuple[str, ...] | None | Unavailable:
     """What the file lists that the batch system names: this host at least."""
-    path = next((one for name in nodelist.FILES if (one := variables.get(name, ""))), None)
+    path = next((one for name in HOST_FILES if (one := variables.get(name, ""))), None)
     if path is None:
         return None
     if not path.startswith("/"):

@@ -13,6 +13,8 @@ from netdoctor.model import Kind, Unavailable
 
 T = TypeVar("T")
 PARAMETERS: Final = "/proc/driver/nvidia/params"
+# A CUDA context alone takes 300 to 600 MiB, an idle GPU less than 100 MiB (memory v2: without what the driver reserves).
+IDLE: Final = 256 << 20  # bytes at most
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Gpu:
     capability: tuple[int, int] | Unavailable  # compute capability, (9, 0)
     mig_uuids: tuple[str, ...] | Unavailable = ()  # MIG-… of its instances
     pids: tuple[int, ...] | Unavailable = ()  # of `processes`, in the initial PID namespace
+
+    @property
+    def held(self) -> bool:
+        """Whether so much of its memory is in use that somebody must compute on it; False where that is not known."""
+        return isinstance(self.memory_used, int) and self.memory_used > IDLE
 
 
 @dataclass(frozen=True)

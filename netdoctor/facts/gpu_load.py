@@ -27,7 +27,7 @@ SAMPLES: Final = 3  # moments under load, before a clock says something
 # boost clock is 1,695 of 2,100 MHz), boards of data centres at all of it (an H100: 1,980 MHz); what is lower has a reason.
 LOW: Final = 0.75
 EXPLAINED: Final = (HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE, SW_POWER, SYNC_BOOST, DISPLAY)
-SEEN: Final = 2  # moments with a reason, which one alone may be by chance
+SEEN: Final = 2  # moments with a reason: one alone may be that in which the clocks change
 QUESTION: Final = question("gpu_load", seconds=LONGEST)
 
 
@@ -43,15 +43,19 @@ class Load:
     clock_max: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # MHz, that the board can run at
 
     @property
+    def lowered_by(self) -> frozenset[int]:
+        """The reasons that were seen in more than one moment; none where they could not be read."""
+        return frozenset(bit for bit, times in (self.reasons or {}).items() if times >= SEEN)
+
+    @property
     def held_low(self) -> bool | Unavailable:
         """Its highest clock is far below its board's own, and NVML names no reason: what a lock does."""
         if (lost := missing(self.samples, self.clock, self.clock_max, self.reasons)) is not None:
             return lost
-        reasons = self.reasons or {}
-        if (self.samples or 0) - reasons.get(IDLE, 0) < SAMPLES:
+        if (self.samples or 0) - (self.reasons or {}).get(IDLE, 0) < SAMPLES:
             return Unavailable(Kind.NOT_READ, "it was not busy for so long that its clock would tell")
         low = 0 < (self.clock or 0) < LOW * (self.clock_max or 0)
-        return low and not any(reasons.get(bit, 0) >= SEEN for bit in EXPLAINED)
+        return low and self.lowered_by.isdisjoint(EXPLAINED)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@ from typing import Final
 
 Version = tuple[int, int, int]
 
+# From here on NCCL picks the GID by itself (src/transport/net_ib.cc, NCCL_IB_GID_INDEX defaults to -1); before it took index 0.
+AUTOMATIC_GID: Final[Version] = (2, 21, 5)
+
 # torch adds a suffix as a fourth part (torch.cuda.nccl.version), NCCL's banner and Debian's package one after "+" or "-".
 _SPELLED: Final = re.compile(r"v?(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3})(?:\D.*)?|[-+].*)?", re.ASCII | re.DOTALL)
 

@@ -8,15 +8,13 @@ from itertools import islice
 from typing import Final
 
 from netdoctor.environment import Role, named
+from netdoctor.textsafe import HOST_NAME
 
 SLURM: Final = named(Role.NODELIST, "slurm")
 WORKERS: Final = named(Role.NODELIST, "volcano")
-# A line for each rank (pbs_resources(7)), or for each slot (LSF, Environment variables set for job execution).
-FILES: Final = ("LSB_DJOB_HOSTFILE", "PBS_NODEFILE")
 _PAIRS, _SLOTS = "LSB_MCPU_HOSTS", "LSB_HOSTS"  # "a 8 b 8" and "a a b b"; of a long list LSF leaves the second away
 LISTS: Final = (_PAIRS, _SLOTS)
 MOST: Final = 1 << 16
-_ONE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _NAME: Final = r"((?![._-])(?:[A-Za-z0-9._-]|\[[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*\])+)(?:,|$)"
 _HOST: Final = re.compile(_NAME)
 _WHOLE: Final = re.compile(f"(?:{_NAME})+")
@@ -48,7 +46,7 @@ def _written_out(name: str) -> Iterator[str]:
 def once(names: Iterable[str]) -> tuple[str, ...] | None:
     """Each host once, in order; None: one of them is no name of a host."""
     found = tuple(islice(dict.fromkeys(names), MOST))
-    return found if all(_ONE.fullmatch(one) for one in found) else None
+    return found if all(HOST_NAME.fullmatch(one) for one in found) else None
 
 
 def of_lsf(variables: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -196,7 +196,7 @@ def _rtt(host: Host, peer: Peer) -> float | Unavailable:
     if isinstance(micro, int | float) and micro > 0:
         return micro / 1000
     error = str(got.get("error", "no round trip"))
-    return Unavailable(Kind.TIMED_OUT if error == "ETIMEDOUT" else Kind.ABSENT if error in _NOBODY else Kind.FAILED, error)
+    return Unavailable(Kind.TIMED_OUT if error == "ETIMEDOUT" else Kind.ABSENT if error in NOBODY else Kind.FAILED, error)
 
 
-_NOBODY: Final = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")  # connect(2), ip(7); one that refuses a connection is there
+NOBODY: Final = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")  # connect(2), ip(7); one that refuses a connection is there

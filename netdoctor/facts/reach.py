@@ -11,7 +11,7 @@ from netdoctor.facts import nodelist
 from netdoctor.facts.base import Fact
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.net import Net
-from netdoctor.facts.peers import Peer, Route, meet, resolving
+from netdoctor.facts.peers import NOBODY, Peer, Route, meet, resolving
 from netdoctor.host.base import Host, mapping, question, value
 from netdoctor.model import Kind, Unavailable
 
@@ -34,6 +34,11 @@ class Path:
     # Of a packet of full size in pieces, where whole ones vanish: the largest that came back, which is the MTU of the other end
     # or the full size; 0: none came, and none of a size that arrives was lost; None: not known.
     pieces: int | None = None
+
+    @property
+    def gone(self) -> bool:
+        """The kernel says that nobody is there."""
+        return self.error in NOBODY
 
     @property
     def vanish(self) -> bool:

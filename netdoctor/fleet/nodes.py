@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from netdoctor.causes.cost import NOTHING, WORST
 from netdoctor.compare.traits import Traits
 from netdoctor.model import Finding, Health, Loss, Severity, Status, Word
-
-NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # a name that is safe in lists, labels and arguments
+from netdoctor.textsafe import HOST_NAME
 
 
 class NodeState(Word):
@@ -39,7 +37,7 @@ class ProblemKind(Word):
 
 def safe_name(name: str) -> bool:
     """Whether `name` may stand in a list of nodes that other programs read."""
-    return NODE_NAME.fullmatch(name) is not None
+    return HOST_NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

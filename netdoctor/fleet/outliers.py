@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.causes.cost import MIGHT, NOTHING
+from netdoctor.compare.chance import MAD_TO_SIGMA, beyond
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Figure
 from netdoctor.model import Loss
 
-SIGMAS: Final = 5.0  # of 30,000 values (10,000 nodes × 3 metrics) of a normal distribution 0.01 lie beyond
-MAD_TO_SIGMA: Final = 1.4826  # for a normal distribution: 1 / Φ⁻¹(3/4)
 FEWEST: Final = 3  # with two nodes nobody can say which one is wrong
 ENOUGH: Final = 8  # fewer: see `_slow_of_few`
 RANGES: Final = 3.0  # times the range of the others
-# A small sample's MAD is far too small by chance: the demand grows as 1 + 3/n.
-SMALL: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def _judge(index: int, figure: Figure, values: list[tuple[float, str]], missing:
     mad = statistics.median(sorted(abs(v - median) for v in numbers))
     best = _best(numbers, metric.more_is_better)
     sigma = max(MAD_TO_SIGMA * mad, metric.floor * median)
-    bound = max(metric.least, SIGMAS * sigma / median * (1 + SMALL / len(values)))
+    bound = beyond(sigma / median, len(values), metric.least)
     slow: list[tuple[float, str]] = []
     if len(values) >= ENOUGH:
         slow = [(v, node) for v, node in values if _worse(metric, v, median) > bound]
@@ -135,7 +132,7 @@ def _slow_of_few(metric: Metric, values: list[tuple[float, str]]) -> list[tuple[
         rest = sorted(v for v, _ in ordered[number:])
         middle = statistics.median(rest)
         spread = (rest[-1] - rest[0]) / middle
-        bound = max(metric.least, SIGMAS * metric.floor * (1 + SMALL / len(values)), RANGES * spread)
+        bound = max(beyond(metric.floor, len(values), metric.least), RANGES * spread)
         if all(_worse(metric, v, middle) > bound for v, _ in ordered[:number]):
             return list(ordered[:number])
     return []

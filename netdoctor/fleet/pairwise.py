@@ -12,16 +12,16 @@ from netdoctor.causes.cost import MIGHT, SOMETIMES, STOPS
 from netdoctor.compare import addresses, mtu, subnets
 from netdoctor.compare.majority import CLEAR, Fault, Sides, clear_majority
 from netdoctor.compare.traits import Family, Trait
-from netdoctor.facts.nccl_version import parse
+from netdoctor.facts.nccl_version import AUTOMATIC_GID, parse
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Node, NodeRun
 from netdoctor.model import Finding, Health, Loss, Status, count
 from netdoctor.nccl.integers import strtoll
 from netdoctor.textsafe import listed
 
-# From here on NCCL picks the GID by itself (src/transport/net_ib.cc, NCCL_IB_GID_INDEX defaults to -1); before it took index 0.
-AUTOMATIC_GID: Final = (2, 21, 5)
-ROUTABLE: Final = "RoCE v2 IPv4"  # what it then looks for: NCCL_IB_ROCE_VERSION_NUM 2, NCCL_IB_ADDR_FAMILY AF_INET
+ROUTABLE: Final = (
+    "RoCE v2 IPv4"  # what NCCL looks for from AUTOMATIC_GID on: NCCL_IB_ROCE_VERSION_NUM 2, NCCL_IB_ADDR_FAMILY AF_INET
+)
 
 MEETING: Final = 120.0  # seconds within which the nodes of one common run start (cluster.session.WAIT)
 

@@ -16,6 +16,7 @@ from netdoctor import environment as table
 from netdoctor.credentials import GONE, scrub, secret_name
 from netdoctor.host.base import Answer
 from netdoctor.model import Json, Kind, Unavailable
+from netdoctor.textsafe import HOST_NAME
 
 # machine-id(5): the id is confidential; what is shown is an HMAC of a constant of the program, keyed by the id, as
 # sd_id128_get_machine_app_specific(3) makes it.
@@ -38,8 +39,6 @@ _NUMBER: Final = re.compile(r"\s*([-+]?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,16}))(?=[\
 # Clouds write their name there (Oracle's and Azure's documents on detecting them); others the number of their inventory.
 _CLOUDS: Final = frozenset({"OracleCloud.com", "7783-7084-3265-9085-8269-3286-77", "Amazon EC2"})
 _GONE_LINE: Final = f"{GONE}\n"
-_LISTS: Final = ("LSB_DJOB_HOSTFILE", "PBS_NODEFILE")  # files of host names
-_HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _CONF_NAME: Final = re.compile(r"\s*(?:export\s+)?NCCL_\w*\s*")
 
 Accepts = Callable[[str], str | None]
@@ -87,7 +86,7 @@ class Redactor:
     def _environment(self, variables: dict[str, str]) -> Json:
         # Whatever a variable names, a file is kept as what it is read as.
         reduced = {
-            **dict.fromkeys(_LISTS, _hosts),
+            **dict.fromkeys(table.HOST_FILES, _hosts),
             _TOPOLOGY: _gpus,
             _GRAPH: _numbers,
             "NCCL_CONF_FILE": self._conf,
@@ -130,7 +129,7 @@ def _accounts(text: str) -> str:
 
 def _hosts(text: str) -> str:
     """A list of host names, one a line (pbs_resources(7)); of another file nothing."""
-    return "\n".join(line for line in text.splitlines() if _HOST.fullmatch(line))
+    return "\n".join(line for line in text.splitlines() if HOST_NAME.fullmatch(line))
 
 
 def _gpus(text: str) -> str:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.environ import Environ
-from netdoctor.facts.nccl_version import Version
+from netdoctor.facts.nccl_version import AUTOMATIC_GID, Version
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.rdma_ports import Gid, RdmaPort
 from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl.integers import integer, param
 
-AUTOMATIC: Final[Version] = (2, 21, 5)  # NCCL_IB_GID_INDEX is -1 where it is not set
 IPV4, IPV6 = 4, 6
 PINNED: Final = "NCCL_IB_GID_INDEX"
 FEW: Final = 2  # rails, of which each may have a purpose of its own
@@ -89,7 +88,7 @@ def wishes(environ: Environ, version: Version | Unavailable) -> tuple[Wish, ...]
         return lost
     known = None if isinstance(version, Unavailable) else version
     found = []
-    for automatic in (True, False) if known is None else (known >= AUTOMATIC,):
+    for automatic in (True, False) if known is None else (known >= AUTOMATIC_GID,):
         index = param(given[names[0]], -1 if automatic else 0, known)
         pinned = Wish(max(index, 0), given=bool(given[names[0]]), automatic=automatic)
         found.append(pinned if index >= 0 or not automatic else _chosen(given, known))

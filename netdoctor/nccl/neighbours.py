@@ -24,9 +24,8 @@ from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, count, miss
 from netdoctor.nccl import ifname, interfaces
 
 _TABLES: Final = {4: "arp_cache", 6: "ndisc_cache"}  # the kernel's names: net/ipv4/arp.c, net/ipv6/ndisc.c
-RECENT: Final = (
-    3600  # seconds: the kernel says it each time that it happens, at most some times in five seconds (net_ratelimit)
-)
+_ROOM: Final = 1024  # gc_thresh3 of both, where nobody set it
+RECENT: Final = 3600  # seconds; the kernel says it each time, at most some times in five seconds (net_ratelimit)
 _ASK: Final = ("NCCL_SOCKET_FAMILY", "NCCL_IB_ADDR_FAMILY")
 
 
@@ -135,7 +134,7 @@ def overflown(
     most = kernel.sysctl_ints(sysctl(family, 3))
     if not last or isinstance(uptime, Unavailable) or not 0 <= uptime - last[-1].second < RECENT:
         return
-    room = most[0] if not isinstance(most, Unavailable) else 1024
+    room = most[0] if not isinstance(most, Unavailable) else _ROOM
     yield Finding(
         Status.FAIL,
         f"the kernel said within the last hour that its table of neighbours ({_TABLES[family]}) is full",

@@ -20,7 +20,7 @@ from netdoctor.nccl import gpudirect, net_path
 _MERGED_SINCE: Final[Version] = (2, 20, 3)
 _MIX_SINCE: Final[Version] = (2, 22, 3)
 _VIRTUAL_SINCE: Final[Version] = (2, 25, 1)
-_PLANES_SINCE: Final[Version] = (2, 31, 0)  # 2.32.3 refuses a device with two ACTIVE ports
+PLANES_SINCE: Final[Version] = (2, 31, 0)  # 2.32.3, which has no public source yet, refuses a device with two ACTIVE ports
 # ncclIbGetPciPath from 2.24.3 up to 2.26.6: each function sits where it is.
 _BY_ITSELF: Final[tuple[Version, Version]] = ((2, 24, 3), (2, 27, 3))
 
@@ -44,7 +44,7 @@ def merged(device: RdmaDevice, every: tuple[RdmaDevice, ...], version: Version |
     """Whether its ACTIVE ports are one device to NCCL; None where that is not known."""
     if len(active_ports(device)) < 2:
         return False
-    if isinstance(version, Unavailable) or version >= _PLANES_SINCE:
+    if isinstance(version, Unavailable) or version >= PLANES_SINCE:
         return None
     if _MIX_SINCE <= version < _VIRTUAL_SINCE:
         return len({len(active_ports(one)) for one in every if active_ports(one)}) == 1

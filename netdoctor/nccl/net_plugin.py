@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.causes.cost import MIGHT, sockets
+from netdoctor.causes.cost import sockets
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, parse, text
 from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.rdma import Rdma, RdmaDevice
-from netdoctor.model import Finding, Fix, Loss, Status, Unavailable, missing
+from netdoctor.model import Finding, Fix, Status, Unavailable, missing
 from netdoctor.nccl import plugins
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
-from netdoctor.nccl.plugins import NET
+from netdoctor.nccl.plugins import NET, Role
 
 BUILT_IN: Final = frozenset({"IB", SOCKET})  # networks that NCCL knows itself; any other name is a plugin's
 
@@ -35,9 +35,9 @@ class Network:
     provider: str | None | Unavailable = None  # FI_PROVIDER
 
     @property
-    def loss(self) -> Loss:
+    def role(self) -> Role:
         """EFA has no way but the plugin's; of others NCCL's own transports may be as good."""
-        return sockets() if self.efa else MIGHT
+        return replace(NET, loss=sockets()) if self.efa else NET
 
 
 def judge(libraries: Libraries, environ: Environ, rdma: Rdma, log: LogFacts | None, version: Version | Unavailable) -> Finding:
@@ -86,28 +86,22 @@ def _efa(devices: Sequence[RdmaDevice]) -> tuple[str, ...] | Unavailable:
 
 
 def _fitting(plugin: Plugin, network: Network, version: Version | Unavailable) -> Finding:
-    if plugin.foreign:
-        found = _wrong(plugins.foreign(plugin), network)
-        return replace(found, fix=plugins.FOREIGN, evidence={"built_for": plugin.foreign})
-    if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
-        return _unknown(f"whether {plugin.path} fits could not be told: {missing(plugin.symbols, version)}")
-    have, takes = NET.offered(plugin.symbols), NET.range(version)
-    if not any(takes[0] <= n <= takes[1] for n in have):
-        found = _wrong(plugins.misfit(plugin, have, version, takes), network)
-        return replace(found, fix=plugins.FITTING, evidence={"interfaces": have})
-    lacking = plugins.lacking(NET, plugin)
+    found = plugins.fitting(network.role, plugin, version)
+    if found.status is not Status.PASS:
+        return found
+    lacking = plugins.lacking(network.role, plugin)
     if lacking is not None and (lacking.status is Status.FAIL or network.used is None):
-        return replace(lacking, loss=network.loss, why=network.problem) if lacking.status is Status.FAIL else lacking
+        return replace(lacking, why=network.problem) if lacking.status is Status.FAIL else lacking
     if network.efa and (withheld := _without_provider(plugin, network)) is not None:
         return withheld
     if network.used is not None and (network.efa or network.problem):
-        found = _wrong(f"{plugin.path} is there, and the run used NCCL's own {network.used}", network)
+        words = f"{plugin.path} is there, and the run used NCCL's own {network.used}"
         fix = Fix("see why it does not load", (f"ldd {plugin.path}", "NCCL_DEBUG=INFO … | grep NET/Plugin"))
-        return replace(found, fix=fix, why=network.problem)
+        return replace(plugins.wrong(network.role, words, fix), why=network.problem)
     if network.used is not None and isinstance(network.efa, Unavailable):
         words = f"{plugin.path} is there, the run used NCCL's own {network.used}, and whether EFA needs it could not be read"
         return _unknown(words)
-    return Finding(Status.PASS, f"{plugin.path} fits NCCL {text(version)}", subject=NET.subject, evidence={"interfaces": have})
+    return found
 
 
 def _without_provider(plugin: Plugin, network: Network) -> Finding | None:
@@ -120,12 +114,13 @@ def _without_provider(plugin: Plugin, network: Network) -> Finding | None:
     if not plugin.efa:
         text = f"the libfabric that {plugin.path} takes has no provider for EFA"
         fix = Fix("put EFA's own libfabric first on the loader's path", (f"ldd {plugin.path}", "fi_info -p efa"))
-        return replace(_wrong(text, network), fix=fix)
+        return plugins.wrong(network.role, text, fix)
     said = network.provider or ""
     listed = [one.strip().lower() for one in re.split("[,;]", said.removeprefix("^"))]
     if said and ("efa" in listed) == said.startswith("^"):
         text = f"FI_PROVIDER={said} keeps libfabric's provider for EFA away"
-        return replace(_wrong(text, network), fix=Fix("remove FI_PROVIDER", ("unset FI_PROVIDER", "export FI_PROVIDER=efa")))
+        fix = Fix("remove FI_PROVIDER", ("unset FI_PROVIDER", "export FI_PROVIDER=efa"))
+        return plugins.wrong(network.role, text, fix)
     return None
 
 
@@ -139,28 +134,20 @@ def _no_plugin(network: Network, names: tuple[str, ...], incomplete: tuple[str, 
         where, fix = "no libnccl-net.so is where NCCL looks", _INSTALL
         if named == "none":
             where, fix = "NCCL_NET_PLUGIN keeps it away", Fix("remove NCCL_NET_PLUGIN", ("unset NCCL_NET_PLUGIN",))
-        found = _wrong(f"{', '.join(efa)}: EFA needs aws-ofi-nccl, and {where}", network)
-        return replace(found, fix=fix, why="without it NCCL takes TCP sockets")
+        found = plugins.wrong(network.role, f"{', '.join(efa)}: EFA needs aws-ofi-nccl, and {where}", fix)
+        return replace(found, why="without it NCCL takes TCP sockets")
     if named in (None, "", "none"):
         return Finding(Status.SKIP, "no network plugin is taken, and no device needs one", subject=NET.subject)
-    if network.used is None and (why := plugins.unsearched(names, named) or "; ".join(incomplete)):
-        return _unknown(f"no file was found for NCCL_NET_PLUGIN={named}: {why}")
     if network.used is None:
-        words = f"NCCL_NET_PLUGIN={named} names no file that NCCL finds ({', '.join(names)}): it takes its own network"
-        return replace(_wrong(words, network), fix=_UNSET, evidence={"lacks": names})
+        return plugins.nothing(network.role, names, named, incomplete)
     words = f"NCCL_NET_PLUGIN={named} names no plugin that NCCL finds; the run used NCCL's own {network.used}"
-    return replace(_wrong(words, network), fix=_UNSET)
+    return plugins.wrong(network.role, words, plugins.unset(NET))
 
 
 def _unknown(message: str) -> Finding:
-    return Finding(Status.UNKNOWN, message, subject=NET.subject)
+    return plugins.unknown(NET, message)
 
 
-def _wrong(message: str, network: Network) -> Finding:
-    return Finding(Status.FAIL, message, subject=NET.subject, cause=plugins.CAUSE, loss=network.loss)
-
-
-_UNSET: Final = Fix("name a file that is there, or remove NCCL_NET_PLUGIN", ("unset NCCL_NET_PLUGIN",))
 _INSTALL: Final = Fix(
     "install aws-ofi-nccl and put it on the loader's path",
     ("export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH",),

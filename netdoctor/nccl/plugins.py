@@ -176,42 +176,39 @@ def judge(role: Role, libraries: Libraries, environ: Environ, version: Version |
     """A plugin beside the network's; None where nothing is named and no file of its is there, or this NCCL opens none."""
     value, plugins = environ.get(role.variable), libraries.plugins
     if isinstance(value, Unavailable):
-        return _unknown(role, f"{role.variable} could not be read: {value}")
+        return unknown(role, f"{role.variable} could not be read: {value}")
     if version and version < role.since:
         return None
     names = role.names(value, version)
     if isinstance(plugins, Unavailable):
-        return _unknown(role, f"{role.variable}={value}: plugins could not be looked for: {plugins}") if value else None
+        return unknown(role, f"{role.variable}={value}: plugins could not be looked for: {plugins}") if value else None
     plugin = opened(plugins, names)
     if plugin is None:
-        return _nothing(role, names, value, libraries.incomplete) if value and names else None
+        return nothing(role, names, value, libraries.incomplete) if value and names else None
+    found = fitting(role, plugin, version)
+    return lacking(role, plugin) or found if found.status is Status.PASS else found
+
+
+def fitting(role: Role, plugin: Plugin, version: Version | Unavailable) -> Finding:
+    """Whether the loader takes the file, and this NCCL one of its interfaces."""
     if plugin.foreign:
-        return wrong(role, foreign(plugin), FOREIGN, built_for=plugin.foreign)
+        words = f"{plugin.path} is built for {plugin.foreign}, which NCCL is not: the loader refuses it"
+        return wrong(role, words, _FOREIGN, built_for=plugin.foreign)
     if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
-        lost = missing(plugin.symbols, version)
-        return _unknown(role, f"whether {plugin.path} fits could not be told: {lost}")
+        return unknown(role, f"whether {plugin.path} fits could not be told: {missing(plugin.symbols, version)}")
     have, (low, high) = role.offered(plugin.symbols), role.range(version)
-    if not any(low <= n <= high for n in have):
-        return wrong(role, misfit(plugin, have, version, (low, high)), FITTING, interfaces=have)
-    return lacking(role, plugin) or Finding(
-        Status.PASS, f"{plugin.path} fits NCCL {text(version)}", subject=role.subject, evidence={"interfaces": have}
-    )
-
-
-def misfit(plugin: Plugin, have: list[int], version: Version, takes: tuple[int, int]) -> str:
+    if any(low <= n <= high for n in have):
+        words = f"{plugin.path} fits NCCL {text(version)}"
+        return Finding(Status.PASS, words, subject=role.subject, evidence={"interfaces": have})
     offers = ", ".join(f"v{n}" for n in have) or "no interface"
-    return f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{takes[0]} to v{takes[1]}"
-
-
-def foreign(plugin: Plugin) -> str:
-    """Of one that is built for another CPU."""
-    return f"{plugin.path} is built for {plugin.foreign}, which NCCL is not: the loader refuses it"
+    words = f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{low} to v{high}"
+    return wrong(role, words, _FITTING, interfaces=have)
 
 
 def lacking(role: Role, plugin: Plugin) -> Finding | None:
     """The loader refuses a plugin of which one library, or one version of one, is not there."""
     if isinstance(plugin.lacks, Unavailable):
-        return _unknown(role, f"whether all that {plugin.path} needs is there could not be read: {plugin.lacks}")
+        return unknown(role, f"whether all that {plugin.path} needs is there could not be read: {plugin.lacks}")
     if not plugin.lacks:
         return None
     fix = Fix("put what it needs on the loader's path, or install a plugin for this system", (f"ldd -v {plugin.path}",))
@@ -224,19 +221,24 @@ def wrong(role: Role, message: str, fix: Fix, **evidence: object) -> Finding:
     return Finding(Status.FAIL, message, subject=role.subject, cause=CAUSE, loss=role.loss, fix=fix, evidence={**evidence})
 
 
-FOREIGN: Final = Fix("name or install the plugin that is built for this machine's CPU", ("uname -m; file -L PLUGIN",))
-FITTING: Final = Fix("install the plugin that fits this NCCL", ("NCCL_DEBUG=INFO … | grep Plugin",))
+_FOREIGN: Final = Fix("name or install the plugin that is built for this machine's CPU", ("uname -m; file -L PLUGIN",))
+_FITTING: Final = Fix("install the plugin that fits this NCCL", ("NCCL_DEBUG=INFO … | grep Plugin",))
 
 
-def _nothing(role: Role, names: tuple[str, ...], value: str, incomplete: tuple[str, ...]) -> Finding:
+def nothing(role: Role, names: tuple[str, ...], value: str, incomplete: tuple[str, ...]) -> Finding:
+    """Of a value for which no file was found."""
     said = f"{role.variable}={value}"
-    if (why := unsearched(names, value)) or incomplete:
-        return _unknown(role, f"no file was found for {said}: {why or '; '.join(incomplete)}")
-    text = f"{said} names no file that NCCL finds ({', '.join(names)}): it takes {role.instead}"
-    return wrong(
-        role, text, Fix(f"name a file that is there, or remove {role.variable}", (f"unset {role.variable}",)), lacks=names
-    )
+    if why := unsearched(names, value) or "; ".join(incomplete):
+        return unknown(role, f"no file was found for {said}: {why}")
+    words = f"{said} names no file that NCCL finds ({', '.join(names)}): it takes {role.instead}"
+    return wrong(role, words, unset(role), lacks=names)
 
 
-def _unknown(role: Role, message: str) -> Finding:
+def unset(role: Role) -> Fix:
+    """Where the variable names what is not there."""
+    return Fix(f"name a file that is there, or remove {role.variable}", (f"unset {role.variable}",))
+
+
+def unknown(role: Role, message: str) -> Finding:
+    """Of what could not be told."""
     return Finding(Status.UNKNOWN, message, subject=role.subject)

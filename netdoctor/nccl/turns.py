@@ -22,7 +22,6 @@ _MAX: Final = re.compile(r"max:\s*\+?(\d{1,9})", re.IGNORECASE)  # atoi(3)
 _FILLS_UP_TO: Final[Version] = (2, 21, 5)
 _BY_SHARERS: Final[Version] = (2, 30, 3)
 _NET_CHANNELS: Final = 2  # paths.cc, NCCL_NCHANNELS_PER_NET_PEER
-_PLANES_SINCE: Final[Version] = (2, 31, 0)  # 2.32.3, which has no public source yet
 _MANY: Final = 64  # channels that NCCL has at most (device.h, MAXCHANNELS)
 # The search for a ring goes down a list of speeds (search.cc, speedArrayInter and its like): from one to the next of those
 # that an HCA may have it is at most this factor, and among the ways that are as good as the speed found the nearest is taken.
@@ -86,7 +85,7 @@ def spreads(gpu: GpuPlace, mine: Reached, theirs: Sequence[Reached], pci: Pci, n
 def by_unknown_rule(mine: Reached, version: Version | Unavailable) -> bool:
     """2.32.3 takes another than the versions before of HCAs that one GPU reaches alike and whose rates differ."""
     rates = {net_device.bandwidth(one, mine.devices, version) for one in mine.devices}
-    return not isinstance(version, Unavailable) and version >= _PLANES_SINCE and len(rates) > 1
+    return not isinstance(version, Unavailable) and version >= net_device.PLANES_SINCE and len(rates) > 1
 
 
 def ring_takes_others(mine: Reached, taken: Sequence[RdmaDevice], version: Version | Unavailable) -> bool:

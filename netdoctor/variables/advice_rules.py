@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from netdoctor.causes.cost import NOTHING, SOMETIMES, staged
-from netdoctor.facts.nccl_version import Version
+from netdoctor.facts.nccl_version import AUTOMATIC_GID, Version
 from netdoctor.nccl.gpudirect import level_of
 from netdoctor.nccl.integers import strtoll
 from netdoctor.variables.catalogue import Variable
@@ -18,7 +18,6 @@ from netdoctor.variables.issue import Context, Issue, harms, note, stops
 
 # search.cc, ncclTopoGetNetDev: level 1 reads the device for which ncclTopoGetPxnRanks gives no place (up to 2.30.7).
 PXN_LEVEL_BREAKS: Version = (2, 21, 5)
-GID_AUTOMATIC: Version = (2, 21, 5)  # src/transport/net_ib.cc: NCCL_IB_GID_INDEX -1
 CHANNELS_64: Version = (2, 25, 1)  # src/include/device.h: MAXCHANNELS 32, then 64
 
 # What these plugins' guides and the plugins themselves set (aws-ofi-nccl platform-aws; Google's nccl-env-profile.sh).
@@ -213,7 +212,7 @@ def _channels(name: str, number: int, context: Context) -> list[Issue]:
 def _named(name: str, value: str, number: int, context: Context) -> list[Issue]:
     """Advice on single variables."""
     if name == "NCCL_IB_GID_INDEX" and number >= 0:
-        if context.version < GID_AUTOMATIC:
+        if context.version < AUTOMATIC_GID:
             return []
         message = "pinned: since 2.21.5 NCCL chooses the GID of each HCA itself; an index drifts and differs between hosts"
         return note("gid-pinned", message)

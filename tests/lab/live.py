@@ -21,7 +21,6 @@ from tests.lab.row import Row
 from tests.support.machines import libnccl, native
 from tests.support.namespaces.dgx import Scene, Seen, machine
 
-Statuses = Mapping[tuple[str, str], str]
 TRIES: Final = 3
 CGROUPS: Final = Path("/sys/fs/cgroup")
 PACKAGES: Final = Path(sysconfig.get_path("purelib"))

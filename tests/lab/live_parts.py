@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from tests.fakegpu.row import EXPORTS, NEEDS
 from tests.lab.row import (
     BACKEND,
     BANDWIDTH,
@@ -148,11 +149,6 @@ BACKEND_ROWS: Final = (
     ),
 )
 
-# In site-packages: a library that exports one symbol, and one that needs another which is then removed.
-EXPORTS: Final = "echo 'int {symbol};' | gcc -shared -fPIC -x c - -o nvidia/nccl/lib/{name}"
-NEEDS: Final = """echo 'int gone(void) {{ return 0; }}' | gcc -shared -fPIC -x c - -o libgone.so
-echo 'int gone(void); int {symbol}(void) {{ return gone(); }}' | gcc -shared -fPIC -x c - -L. -lgone -o nvidia/nccl/lib/{name}
-rm libgone.so"""
 BESIDE: Final = {"LD_LIBRARY_PATH": "LIBRARIES:SITE/nvidia/nccl/lib"}
 MISFIT: Final = {PLUGIN: "fail plugin_mismatch"}
 LOOKED: Final = {RDMA: "-", IFNAME: "-", ENVIRONMENT: "-"}

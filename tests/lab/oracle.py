@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from netdoctor.model import Finding, Status
-
-Found = Mapping[str, tuple[Finding, ...]]  # findings by check
 
 
 def worse(before: Iterable[Finding], after: Iterable[Finding]) -> list[str]:

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 from netdoctor.allreduce.runner import Code, Session
 from netdoctor.facts.runs import AllReduce, TorchFacts
 from netdoctor.model import Unavailable
+from tests.support.machines.ways import before, folder_of_root
 from tests.support.namespaces.marks import MARK, all_gone
 
 pytestmark = pytest.mark.live
@@ -33,20 +33,14 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, MARK: uuid.uuid4().hex, **more}
 
 
-def before(folder: Path) -> str:
-    """A PYTHONPATH with `folder` first."""
-    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-
-
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A copy of the fakes that root alone can change, where root runs the tests."""
-    with tempfile.TemporaryDirectory(dir="/run" if os.geteuid() == 0 else None) as made:
-        os.chmod(made, 0o755)
+    with folder_of_root() as made:
         shutil.copytree(FAKES, made, dirs_exist_ok=True)
-        for path in (Path(made), *Path(made).rglob("*")):
+        for path in (made, *made.rglob("*")):
             path.chmod(0o755)
-        yield Path(made)
+        yield made
 
 
 @contextmanager
@@ -65,17 +59,6 @@ def started(**more: Any) -> Iterator[Session]:
 def session() -> Iterator[Session]:
     with started() as made:
         yield made
-
-
-@pytest.fixture(scope="module", params=[{}])
-def faulty(folder: Path, request: pytest.FixtureRequest) -> Iterator[Session]:
-    """A torch with faults; the parameter is the session's limits."""
-    with started(variables={"PYTHONPATH": before(folder / "faulty_torch")}, limits=request.param) as made:
-        yield made
-
-
-def planted(fault: str, rank: int = 1) -> AllReduce:
-    return replace(SMALL, rank_env=tuple((("TORCH_FAULT", fault),) if r == rank else () for r in range(2)))
 
 
 # Healthy

@@ -29,7 +29,7 @@ from tests.support.facts import judge
 from tests.support.machines import gpus
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu]
-COUNT = gpus.need()
+gpus.need()
 Note = Callable[[str, object], None]
 MULTI_RANK_FROM = (2, 30, 3)  # NCCL_MULTI_RANK_GPU_ENABLE (release notes)
 

@@ -40,10 +40,6 @@ def pods(at: Any) -> list[dict[str, Any]]:
     return [pod for value in at for pod in pods(value)] if isinstance(at, list) else []
 
 
-def by_key(pod: dict[str, Any]) -> dict[str, Any]:
-    return {**pod, "containers": [dict(one) for one in pod["containers"]]}
-
-
 def test_a_job_gets_what_kustomize_gives_it() -> None:
     code, made, notes = gated(FOLDER / "base/job.yaml")
     assert code == 0 and notes.splitlines() == [IMAGE]

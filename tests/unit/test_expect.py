@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from netdoctor import live
 from netdoctor.allreduce.plan import path_experiments
+from netdoctor.cli import preflight
 from netdoctor.cli.expect import run as expect
 from netdoctor.cli.options import Options
+from netdoctor.cli.setup import UsageError
 from netdoctor.config.document import ConfigError
 from netdoctor.config.keys import KEYS
 from netdoctor.config.load import checked, load
@@ -135,6 +138,25 @@ def test_of_a_node_not_known_to_be_good_nothing_is_written(change: dict[str, Any
     out = tmp_path / "out.yaml"
     assert expect(Options(), str(tmp_path / "n.json"), str(out), ()) != 0
     assert not out.exists()
+
+
+def test_a_look_of_its_own_is_as_the_options_say(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """As preflight's: what --no-cures forbids was run all the same."""
+    said: dict[str, Any] = {}
+
+    def begun(*_: object, **options: Any) -> None:
+        said.update(options)
+        raise UsageError("it would begin here")
+
+    monkeypatch.setattr(live, "run", begun)
+    given = Options(no_cures=True, no_allreduce=True, quiet=True, host_root="/")
+    assert expect(given, None, str(tmp_path / "out.yaml"), ()) == 2
+    assert said == {"host_root": "/", "allreduce": False, "cures": False, "progress": preflight.silent}
+
+
+def test_a_host_that_is_not_mounted_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert expect(Options(host_root="/nowhere", no_allreduce=True, quiet=True), None, None, ()) == 2
+    assert "--host-root: /nowhere: no such directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("variable", "code"), [("NCCL_FOO", 4), ("NCCL_DEBUG", 0)])

@@ -16,7 +16,6 @@ from netdoctor.snapshot.snapshot import Snapshot, dumps, loads
 from tests.lab import fixtures
 from tests.support.machines.sysfs import Extra, dgx_h100, scratch
 
-AMD = Extra(0x71, 0x1002, 0x74A1, 0x120000, "amdgpu")
 TREES: dict[str, dict[str, object]] = {
     "eight GPUs, eight HCAs": {},
     "RoCE": {"roce": True, "gids": 4},

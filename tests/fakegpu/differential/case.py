@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
@@ -60,9 +59,6 @@ class Result:
 
     def data(self) -> dict[str, Any]:
         return asdict(self)
-
-
-Rows = Iterator[Row]
 
 
 def settings_text(settings: dict[str, str]) -> str:

@@ -15,7 +15,6 @@ import pytest
 
 from tests.support.namespaces import world
 
-NODES = ("n1", "n2", "n3", "n4")
 _CONF = """\
 ClusterName=lab
 SlurmctldHost=control(192.168.77.254)

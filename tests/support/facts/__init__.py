@@ -30,11 +30,15 @@ from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import System
 from netdoctor.facts.tasks import Tasks
 from netdoctor.facts.vantage import Vantage
+from netdoctor.model import Unavailable
 from netdoctor.nccl.shm_proof import ShmProof
 from tests.support.facts.hardware import *
 from tests.support.facts.judging import *
 from tests.support.facts.runs import *
 from tests.support.facts.software import *
+
+# Of a node of which neither PCI nor NVML shows a GPU.
+NO_GPU: dict[type, object] = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
 
 def machine(changes: Facts | None = None) -> dict[type, object]:

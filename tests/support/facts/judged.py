@@ -12,8 +12,7 @@ from netdoctor import policy
 from netdoctor.cli.catalog import whole_schema
 from netdoctor.fleet.nodes import Reading
 from netdoctor.fleet.report import Fleet, examine
-from netdoctor.model import CheckResult, Command, Finding, Report, Severity, Verdict
-from netdoctor.report import formats
+from netdoctor.model import CheckResult, Command, Finding, Severity, Verdict
 
 
 def examined(reading: Reading, expected: Sequence[str] | None = None, fail_on: Severity = Severity.WARNING) -> Fleet:
@@ -41,7 +40,3 @@ def faults(fleet: Fleet) -> list[Finding]:
     """What the rules that compare nodes found; drift and outliers have rows of their own."""
     own = {"fleet.nodes", "fleet.drift", "fleet.outliers"}
     return [f for c in fleet.checks if c.id not in own for f in c.findings]
-
-
-def shown(report: Report, format: str) -> str:
-    return formats.render(report, format)

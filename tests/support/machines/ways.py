@@ -11,7 +11,6 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -96,4 +95,3 @@ def nccl(name: str = "two-a100") -> Iterator[Way]:
 
 
 WAYS = {"torch": torch, "nccl": nccl}
-PYTHON = sys.executable

@@ -14,7 +14,6 @@ import sys
 from typing import Final
 
 HEAD: Final = struct.Struct("=IIQQIIIHH")  # fuse_in_header
-_INIT: Final = 26
 OUT: Final = struct.Struct("=IiQ")  # fuse_out_header
 _INIT_OUT: Final = struct.Struct("=IIIIHHIIHH32x")  # fuse_init_out
 

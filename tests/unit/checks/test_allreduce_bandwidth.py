@@ -13,6 +13,7 @@ from netdoctor.facts.runs import AllReduce, Baseline, Control, Path, PathRun, Ru
 from netdoctor.model import Severity, Status, Unavailable
 from netdoctor.nccl.log.facts import Via
 from tests.support.facts import (
+    NO_GPU,
     baseline,
     expected,
     gloo_run,
@@ -34,7 +35,6 @@ P2P = log(vias=(Via(0, 1, "", "P2P", "CUMEM"),))
 SHM = log(vias=(Via(0, 1, "", "SHM", "direct"),))
 SIZE = 1 << 28
 A100 = {"nvlinks": (True,) * 12, "capability": (8, 0), "name": "NVIDIA A100-SXM4-80GB"}
-NO_GPU = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
 
 def nvlink(rate: float, **changes: object) -> Run:

@@ -16,9 +16,23 @@ from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Kind, Status, Unavailable
-from tests.support.facts import baseline, gloo_run, gpu, gpus, hca_run, job, judge, log, machine, only, path_run, pci, rank, run
-
-NO_GPU = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
+from tests.support.facts import (
+    NO_GPU,
+    baseline,
+    gloo_run,
+    gpu,
+    gpus,
+    hca_run,
+    job,
+    judge,
+    log,
+    machine,
+    only,
+    path_run,
+    pci,
+    rank,
+    run,
+)
 
 
 def one(given: Run) -> tuple[Status, str | None]:

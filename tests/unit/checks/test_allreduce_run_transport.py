@@ -18,9 +18,9 @@ from netdoctor.facts.runs import Baseline, PathRun
 from netdoctor.model import Finding, Severity, Status, Unavailable
 from netdoctor.nccl.log.facts import NetSource
 from tests.support.facts import (
+    NO_GPU,
     baseline,
     expected,
-    gpus,
     hca_run,
     judge,
     log,
@@ -37,7 +37,6 @@ SOCKET = log(net="Socket", network="Socket")
 EFA = log(net="Libfabric", network="AWS Libfabric")
 GUESSED = log(net="Socket", network="Socket", net_inferred=NetSource.ERRORS)
 FAST, SLOW = port(rate_gbps=400.0), port(rate_gbps=200.0)
-NO_GPU: dict[type, object] = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
 
 def transport(wanted: str | None, first: Any, *paths: Any, **more: Any) -> Finding | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from netdoctor.checks.net_errors import net_errors
+from netdoctor.facts.environ import Environ
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.net import Link, Net
 from netdoctor.facts.net_errors import QUESTION, Errors, NetErrors, probe
@@ -172,6 +173,17 @@ def test_far_more_than_its_like_since_boot_is_a_note() -> None:
     assert found.notes == ("since it is up mlx5_3:1 counted far more symbol_error than its like",)
     (few,) = judged(counted(total={"symbol_error": 9}))
     assert few.notes == ()
+    (least,) = judged(counted(total={"symbol_error": 10}))
+    assert least.notes == found.notes
+
+
+@pytest.mark.parametrize(("most", "told"), [(99, False), (100, True)])
+def test_ten_times_what_its_like_counted_is_far_more(most: int, told: bool) -> None:
+    every = counted(total={"symbol_error": most})
+    like = Errors(dict(PORT_COUNTERS), {**PORT_COUNTERS, "symbol_error": 10})
+    ports = {name: one if name == "mlx5_3:1" else like for name, one in (every.ports or {}).items()}
+    (found,) = judged(replace(every, ports=ports))
+    assert bool(found.notes) is told
 
 
 @pytest.mark.parametrize(
@@ -258,6 +270,33 @@ def test_a_pod_of_which_nothing_says_that_it_has_other_nodes() -> None:
     socket = f.baseline(f.run(log=f.log(network="Socket", net="Socket")))
     pod = {**healthy.dgx_pod(), Rdma: f.no_rdma(), Baseline: socket, PathRun: f.path_run(), Intent: f.job()}
     assert [(one.status, one.subject) for one in judged(counted(), pod)] == [(SKIP, "eth0")]
+    both = f.net(link("lo", 1, "127.0.0.1"), link("eth0", 2, "10.244.3.7", kind="veth"), link("eth4", 3, "10.1.0.7"))
+    found = judged(counted(rx_crc_errors=500), {**pod, Net: both})
+    assert [(one.status, one.subject) for one in found] == [(SKIP, "eth0"), (FAIL, "eth4")]
+
+
+def test_a_job_of_one_node_has_no_links() -> None:
+    (found,) = judged(counted(link_downed=9), changes={Intent: f.job(nodes=1)})
+    assert (found.status, found.subject) == (SKIP, "links")
+
+
+@pytest.mark.parametrize(
+    ("named", "status", "words"),
+    [
+        ({"NCCL_IB_HCA": "^mlx5_3"}, PASS, "7 links had no errors"),
+        ({"NCCL_IB_HCA": "mlx5_3:1"}, FAIL, "mlx5_3:1, while the all-reduce ran: the link went down"),
+        (DENIED, UNKNOWN, "which links the job uses could not be told: "),
+    ],
+)
+def test_only_the_devices_that_the_job_names_are_judged(named: Any, status: Status, words: str) -> None:
+    environ = f.environ(named) if isinstance(named, dict) else replace(f.environ(), variables=named)
+    (found,) = judged(counted(link_downed=1), changes={Environ: environ})
+    assert found.status is status and found.message.startswith(words)
+
+
+def test_where_no_link_leads_to_other_nodes() -> None:
+    (found,) = judged(counted(), {**healthy.a100_pcie(), Intent: f.job(nodes=2), Net: f.net(link("lo", 1, "127.0.0.1"))})
+    assert (found.status, found.message) == (UNKNOWN, "no link that leads to other nodes is seen")
 
 
 def link(name: str, index: int, *ips: str, **changes: Any) -> Link:

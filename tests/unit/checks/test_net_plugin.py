@@ -18,10 +18,6 @@ from tests.support import facts as f
 
 LOST = Unavailable("not recorded")
 Changes = dict[type, object]
-SYSTEM = "/usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5"
-FOLDER = SYSTEM.rpartition("/")[0]
-ELSEWHERE = "/opt/nccl/libnccl.so.2"
-OLD = f.library(SYSTEM, (2, 21, 5), found_by=(FoundBy.CACHE,))
 
 
 def judged(changes: Changes) -> dict[str, Finding]:

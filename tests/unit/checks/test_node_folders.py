@@ -47,7 +47,14 @@ def test_a_folder_that_the_job_writes_and_cannot(number: int, words: str, comman
 def test_folders_of_the_job_that_are_well() -> None:
     found = paths(0, free=1 << 29)
     assert found["/ckpt"].status is PASS
-    assert paths(errno.EINVAL, free=1 << 29)["/ckpt"].status is UNKNOWN
+    odd = paths(errno.EINVAL, free=1 << 29)["/ckpt"]
+    assert odd.status is UNKNOWN and "EINVAL" in odd.message
+
+
+@pytest.mark.parametrize(("uid", "status"), [(0, FAIL), (1000, PASS)])
+def test_a_file_system_that_has_room_for_root_alone(uid: int, status: Status) -> None:
+    """What it keeps back (ext4, 5 %) takes a file of root's, which says nothing of its users."""
+    assert paths(0, uid=uid)["/ckpt"].status is status
 
 
 def test_commands_are_for_a_shell() -> None:
@@ -70,7 +77,8 @@ def test_a_prolog_is_not_the_jobs_user() -> None:
     """Root may write where the job may not, and the reverse (NFS with root_squash)."""
     where = {"uid": 0, "environment": {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}}
     assert paths(errno.EACCES, free=1 << 29, **where)["/ckpt"].status is UNKNOWN
-    assert paths(0, free=1 << 29, **where)["/ckpt"].status is UNKNOWN
+    other = paths(0, free=1 << 29, **where)["/ckpt"]
+    assert other.status is UNKNOWN and "prolog" in other.message
     assert paths(errno.ENOSPC, **where)["/ckpt"].status is FAIL
 
 

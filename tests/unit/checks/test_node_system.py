@@ -26,7 +26,6 @@ XFS = "XFS (md0): log I/O error -5", "XFS (md0): Filesystem has been shut down d
 EXT4 = "EXT4-fs error (device md0): ext4_find_entry:1455: inode #2", "EXT4-fs (md0): Remounting filesystem read-only"
 MEDIUM = "critical medium error, dev {}, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2"
 ROOT = "24 1 9:0 / / rw,relatime - ext4 /dev/md0 rw"
-ACS = "pcieport 0000:1a:00.0: AER: device recovery failed"
 
 
 def said(

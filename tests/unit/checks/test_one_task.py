@@ -23,7 +23,6 @@ from tests.support import facts as f
 
 PASS, FAIL, UNKNOWN = Status.PASS, Status.FAIL, Status.UNKNOWN
 ONE, EIGHT = Launcher("slurm", 0, 2, 0, 1, 2, 0), Launcher("slurm", 0, 16, 0, 8, 2, 0)
-NONE = Launcher(None, None, None, None, None)
 NO_RUN = Baseline(Unavailable("refused", "--no-allreduce"), False)
 
 

@@ -25,8 +25,6 @@ WHOLE = f.pci(devices=(*f.pci().devices, *(one for i in range(8) for one in f.sw
 DENIED = Unavailable(Kind.DENIED, "configuration space beyond 64 bytes is for root alone")
 ALL = {d.address: 0x1D for i in range(8) for d in f.switches(i)[1:]}
 PLAIN = Config(0, 512, True, False)
-STAGED = f.log(vias=tuple(f.via(a, b, way, False) for a, b in ((0, 1), (1, 0)) for way in ("send", "receive")))
-BY_MEMORY = f.log(vias=(f.via(transport="SHM"),))
 NO_LINKS = f.gpus(all=tuple(f.gpu(i, nvlinks=()) for i in range(8)))
 # Two GPUs below the first switch, without NVLink, that NVML lets access each other.
 SECOND = f.gpu_device(1, path=(ROOT, UP, "0000:17:02.0"), root="pci0000:15", numa_node=0)

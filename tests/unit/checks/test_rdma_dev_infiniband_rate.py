@@ -7,33 +7,25 @@ from typing import Any
 import pytest
 
 from netdoctor.checks.rdma_dev_infiniband import dev_infiniband
-from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Severity, Status, Unavailable
-from netdoctor.nccl.log.facts import NetSource
 from tests.support.facts import (
+    NO_GPU,
     environ,
     expected,
-    gpus,
     hca,
     job,
     judge,
-    log,
     machine,
     pci,
     port,
     rdma,
 )
 
-IB = log(net="IB", network="IB")
-SOCKET = log(net="Socket", network="Socket")
-EFA = log(net="Libfabric", network="AWS Libfabric")
-GUESSED = log(net="Socket", network="Socket", net_inferred=NetSource.ERRORS)
 FAST, SLOW = port(rate_gbps=400.0), port(rate_gbps=200.0)
-NO_GPU: dict[type, object] = {Pci: pci(0, 0), Gpus: gpus(0, all=Unavailable("absent"), visible=Unavailable("absent"))}
 
 
 def test_the_rate_counts_where_there_is_no_accelerator() -> None:

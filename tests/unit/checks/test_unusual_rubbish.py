@@ -22,7 +22,6 @@ from tests.support import facts as f
 
 Changes = dict[type, object]
 LOST = Unavailable("not recorded")
-GONE = Unavailable("absent")
 Check = Callable[..., Iterable[Finding]]
 
 
