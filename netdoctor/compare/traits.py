@@ -99,7 +99,7 @@ class Family(Enum):
     PLUGINS = ("plugins", "NCCL plugins", "plugin_mismatch", MIGHT)
     NCCL_INTERFACE = ("nccl_interface", "interface that NCCL takes", "socket_ifname", MIGHT)
     SYSCTL = ("sysctl", "sysctl", "drift", MIGHT)
-    MTU = ("mtu", "MTU", "mtu", STOPS)
+    MTU = ("mtu", "MTU", "mtu", MIGHT, "ip -br link; the switch ports' MTU; tracepath HOST")
     LINK_STATE = ("link_state", "state of", "drift", MIGHT, "ip link; the cable, the switch port, the network's configuration")
     LINK_SPEED = ("link_speed", "speed of", "drift", MIGHT, "ethtool IF; the cable or module, the switch port, autonegotiation")
     LINK_DRIVER = ("link_driver", "driver of", "drift", MIGHT)
