@@ -141,6 +141,7 @@ def test_cuda_that_fails_is_not_a_machine_without_gpus(look: Look, cuda: str, ki
     fact = gpu.probe(look(cuda=cuda))
     assert isinstance(fact.visible, Unavailable) and fact.visible.kind == kind and words in fact.visible.detail
     assert len(all_gpus(fact)) == 8
+    assert fact.libcuda == (str(native.cuda() / "libcuda.so.1") if cuda.startswith("error.init") else "")
 
 
 def test_attributes_that_the_driver_does_not_know(look: Look) -> None:
