@@ -172,11 +172,10 @@ def _tried(cluster: Cluster) -> Iterator[Fault]:
 
 
 def _mtus(cluster: Cluster) -> Iterator[Fault]:
-    """One network, several MTUs: frames above the smaller one are dropped by whoever has it, without a word."""
+    """One network, several MTUs; whether frames of the full size arrive is tried between all (`_tried`)."""
     for one in cluster.mtus():
         for finding, nodes in one.faults(cluster.name):
-            found = replace(finding, loss=cost.SOMETIMES) if _went(cluster) else finding
-            yield from _each(cluster, found, nodes, "MTU" if nodes else f"MTU in {one.network}")
+            yield from _each(cluster, finding, nodes, "MTU" if nodes else f"MTU in {one.network}")
 
 
 def _shared_addresses(cluster: Cluster) -> Iterator[Fault]:

@@ -93,7 +93,7 @@ def gpu_fabric(
         unread = unknown(f"whether the driver is ready could not be read: {fabric.not_ready}", subject=DRIVER, how=how)
         yield _queued(fabric.not_ready, users) or unread
     elif fabric.not_ready:
-        yield _not_ready(pci, state)
+        yield _not_ready(pci, state, fabric.closed)
     if isinstance(state.gpus, Unavailable):
         yield unknown(f"the fabric of the GPUs could not be read: {state.gpus}", subject=FABRIC)
         return
@@ -109,10 +109,18 @@ def gpu_fabric(
         yield found
 
 
-def _not_ready(pci: Pci, state: GpuHealth) -> Finding:
+def _not_ready(pci: Pci, state: GpuHealth, closed: bool | None) -> Finding:
     switched = bool(pci.nvswitches) or any(
         not isinstance(gpu.fabric, Unavailable) and gpu.fabric.state for gpu in state.gpus or ()
     )
+    if closed:
+        return fail(
+            "cuInit says that the system is not ready (802): the GPUs compute in secret (confidential computing), and nobody "
+            "has set them ready since they were attested",
+            subject=DRIVER,
+            loss=cost.STOPS,
+            fix=Fix("attest the GPUs, then set them ready", ("nvidia-smi conf-compute -grs", "nvidia-smi conf-compute -srs 1")),
+        )
     mend = Fix(
         "set the GPUs ready, where they are in confidential mode; else start the Fabric Manager",
         ("nvidia-smi conf-compute -srs 1",),
@@ -121,7 +129,7 @@ def _not_ready(pci: Pci, state: GpuHealth) -> Finding:
         "cuInit says that the system is not ready (802): the driver waits for the fabric of its GPUs",
         subject=DRIVER,
         loss=cost.STOPS,
-        fix=START if switched else mend,
+        fix=START if switched or closed is False else mend,
     )
 
 

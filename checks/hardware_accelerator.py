@@ -255,7 +255,8 @@ def _of_the_job(
     if not vantage.job_environment:
         return unknown(f"which GPUs the job gets is not seen: {vantage.elsewhere}", how=FROM_JOB)
     if misfit:
-        return fail(f"cuInit: {misfit}", cause="cuda_driver_mismatch", fix=REFIT, driver=str(gpus.driver))
+        took = f"; the loader took {gpus.libcuda}" if gpus.libcuda else ""
+        return fail(f"cuInit: {misfit}{took}", cause="cuda_driver_mismatch", fix=REFIT, driver=str(gpus.driver))
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if (lost := missing(nvml, seen)) is not None:
         return unknown(f"{'NVML' if seen else 'libcuda'} could not be asked: {lost}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from netdoctor.api import (
     CLOSED,
@@ -57,7 +58,9 @@ def node_system(system: System, log: KernelLog, pci: Pci, vantage: Vantage) -> I
     yield from _folders(system, vantage)
     dead = list(_dead(system, log))
     yield from dead
-    yield from _log(system, log, pci, place, bool(dead))
+    silent = list(_silent(system, log))
+    yield from silent
+    yield from _log(system, log, pci, place, bool(dead or silent))
 
 
 def _kernel(system: System) -> Iterator[Finding]:
@@ -155,6 +158,29 @@ def _dead(system: System, log: KernelLog) -> Iterator[Finding]:
             yield fail(text, subject=f"{FILES}: {one.device}", cause=STORAGE, loss=cost.SOMETIMES, fix=REPLACE)
 
 
+def _silent(system: System, log: KernelLog) -> Iterator[Finding]:
+    """The kernel says once of a request that its server does not answer, and once that it does; a server that was unmounted by
+    force and mounted again has no such end (net/sunrpc/clnt.c)."""
+    names = [event.name for event in log.system or () if event.what is Trouble.SILENT]
+    if not names:
+        return
+    if isinstance(system.servers, Unavailable):
+        yield unknown(f"which NFS servers are mounted could not be read: {system.servers}", subject=FILES)
+        return
+    for name in (one for one in names if one in system.servers):
+        points = ", ".join(sorted(system.servers[name])[:3])
+        found = fail(
+            f"the NFS server {name} did not answer, by the kernel's last word of it: what waits for {points} hangs",
+            subject=f"{FILES}: {name}",
+            cause=STORAGE,
+            loss=cost.SOMETIMES,
+            fix=Fix("see whether the server and the way to it are up", ("nfsstat -m", f"showmount -e {name}")),
+        )
+        text = f"{found.message}; whether it answers again was not said"
+        how = f"timeout 5 stat {points.partition(', ')[0]}"
+        yield replace(unknown(text, subject=found.subject, how=how), perhaps=found)
+
+
 def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> Iterator[Finding]:
     """What the kernel said since boot, and what of it still holds."""
     how = "dmesg, as root on the node"
@@ -165,7 +191,7 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
     fix = Fix(f"{place}{REBOOT.summary}", REBOOT.commands)
     for subject, text in wrong:
         yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=fix)
-    past = {event.what for event in log.system} - {Trouble.NEIGHBOURS}  # of which net.reach tells
+    past = {event.what for event in log.system} - {Trouble.NEIGHBOURS, Trouble.SILENT}  # of which others tell
     needs = {
         Trouble.HUNG: system.stuck,
         Trouble.LOCKUP: system.uptime,

@@ -116,9 +116,11 @@ def gid(
     if intent.others:
         all_found += [_near(one) for one in found_rails if one.near and one.device.name not in {f.subject for f in all_found}]
     all_found += [unknown(f"which GID NCCL takes is not known: {why}", subject=name, how=HOW) for name, why in lost.items()]
-    all_found = [*all_found, *one_subnet.judge(flat)] if vantage.job_network else all_found
+    all_found = (
+        [*all_found, *one_subnet.judge(flat, [rail.netdev for rail in found_rails])] if vantage.job_network else all_found
+    )
     all_found = all_found or [_passed(found_rails, wishes, vantage)]
-    if vantage.job_environment and (sent := traffic_class.judge(found_rails, net, own.get(traffic_class.SETTING))) is not None:
+    if vantage.job_environment and (sent := traffic_class.judge(found_rails, net, own)) is not None:
         all_found.append(sent)
     yield from (between_nodes(one, intent) for one in all_found)
 

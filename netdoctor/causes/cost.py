@@ -63,6 +63,12 @@ def tcp_frames(now: float, should: float, *, needed: bool | None = True) -> Loss
     return _data(now, should, "frames", 52, 38, needed)
 
 
+def smaller_frames(now: float, should: float) -> Loss:
+    """Of two nodes' interfaces, whatever goes by them: ends agree on the smaller one, TCP's by what each tells the other that
+    it takes (RFC 9293, 3.7.1), NCCL's queue pairs by their ports (see `roce_frames`).  Nothing is lost by that."""
+    return max(tcp_frames(now, should, needed=None), roce_frames(now, should, needed=None), key=lambda one: one.share or 0.0)
+
+
 def _data(now: float, should: float, what: str, within: int, around: int, needed: bool | None) -> Loss:
     """What is sent in pieces of these sizes, of which `within` bytes are headers, and `around` stand around each."""
     part, whole = (round(100 * max(0.0, size - within) / (size + around), 1) for size in (now, should))

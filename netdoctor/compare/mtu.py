@@ -1,4 +1,8 @@
-"""One network, several MTUs: small messages pass, and frames above the smaller one are dropped without a word."""
+"""One network, several MTUs: connections agree on the smaller one, so that a job runs, with more headers.
+
+Frames that vanish are seen where nodes meet, in segments of the full size (cluster.network.losing), and from one node by an
+echo with DF (net.reach): a port between the nodes that takes less than both ends hangs them, and is another fault.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from netdoctor.causes.cost import STOPS
+from netdoctor.causes.cost import smaller_frames
 from netdoctor.compare.majority import Fault, N, sides
 from netdoctor.model import Finding, Status
 
+WHY: Final = (
+    "ends agree on the smaller one (TCP by its MSS, RFC 9293; NCCL's queue pairs by their ports' MTU); of what does not ask "
+    "the other end first, frames above the smaller one vanish without a word"
+)
 HOW: Final = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
 
 
@@ -45,7 +53,9 @@ class Difference(Generic[N]):
             yield self._finding(text, most, interface=interface, mtu=mtu, others=int(most)), tuple(nodes)
 
     def _finding(self, text: str, expected: str, **evidence: object) -> Finding:
-        return Finding(Status.FAIL, text, self.network, None, "mtu", expected, evidence, how=HOW, loss=STOPS)
+        sizes = [port.mtu for port in self.ports]
+        loss = smaller_frames(min(sizes), max(sizes))
+        return Finding(Status.FAIL, text, self.network, None, "mtu", expected, evidence, how=HOW, why=WHY, loss=loss)
 
 
 def differences(ports: Iterable[Port[N]]) -> Iterator[Difference[N]]:

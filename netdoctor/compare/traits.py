@@ -99,10 +99,11 @@ class Family(Enum):
     PLUGINS = ("plugins", "NCCL plugins", "plugin_mismatch", MIGHT)
     NCCL_INTERFACE = ("nccl_interface", "interface that NCCL takes", "socket_ifname", MIGHT)
     SYSCTL = ("sysctl", "sysctl", "drift", MIGHT)
-    MTU = ("mtu", "MTU", "mtu", STOPS)
+    MTU = ("mtu", "MTU", "mtu", MIGHT, "ip -br link; the switch ports' MTU; tracepath HOST")
     LINK_STATE = ("link_state", "state of", "drift", MIGHT, "ip link; the cable, the switch port, the network's configuration")
     LINK_SPEED = ("link_speed", "speed of", "drift", MIGHT, "ethtool IF; the cable or module, the switch port, autonegotiation")
     LINK_DRIVER = ("link_driver", "driver of", "drift", MIGHT)
+    QOS = ("qos", "quality of service of", "drift", MIGHT, "mlnx_qos -i IF; dcb pfc, app and ets show dev IF")
     INTERFACES = ("interfaces", "interface names", "drift", MIGHT)
     GPUS = ("gpus", "GPUs", "inventory", STOPS)
     NVLINKS = ("nvlinks", "NVLinks up per GPU", "link_degraded", MIGHT)
@@ -300,6 +301,8 @@ def _links(out: dict[Trait, str], inventory: dict[str, Any]) -> None:
             out[Trait(Family.MTU, name)] = str(mtu)
         if isinstance(speed := link.get("speed_mbps"), int) and not isinstance(speed, bool):
             out[Trait(Family.LINK_SPEED, name)] = f"{speed} Mb/s"
+        if isinstance(qos := link.get("qos"), dict):
+            _put(out, Trait(Family.QOS, name), "; ".join(f"{k} {v}" for k, v in sorted(qos.items())[:8] if isinstance(v, str)))
     out[Trait(Family.INTERFACES)] = " ".join(sorted(names)) or Marker.ABSENT
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from netdoctor.causes.cost import less
+from netdoctor.causes.cost import less, smaller_frames
 from netdoctor.compare.majority import Fault, N, Sides
 from netdoctor.compare.traits import DOWN, Family, Trait, Traits
 from netdoctor.model import Finding, Loss, Status, count
@@ -61,6 +61,9 @@ class Difference(Generic[N]):
     @property
     def loss(self) -> Loss:
         """What the least of the values takes from a job of all these nodes."""
+        if self.family is Family.MTU and all(value.isdecimal() for value in self.sides.values):
+            sizes = [int(value) for value in self.sides.values]
+            return smaller_frames(min(sizes), max(sizes))
         if self.family not in _PARTS:
             return self.family.loss
         pattern, fold, what = _PARTS[self.family]

@@ -165,6 +165,7 @@ _PCI: Final = (
 _CABLE: Final = ("look at cable, transceiver and switch port", "ibstat {}", "rdma link show | grep {}")
 _INTERFACE: Final = (_CABLE[0], "ibstat {0} || ethtool {0}", "rdma link show | grep {0}")
 _BUS: Final = ("find the missing one: reseat, firmware, dmesg", "lspci -nn | grep -i -e nvidia -e mellanox", "dmesg")
+_QOS: Final = "give its interface the quality of service of the other rails, and the switch's port the same"
 _GIDS: Final = ("give its interface the addresses that the others have", "rdma link show | grep {}", "ip -br address")
 _COMPARE: Final = ("make it as its like: compare the two", "lspci -nn", "nvidia-smi -q", "ibv_devinfo")
 _FIXES: Final = {
@@ -198,6 +199,14 @@ _FIXES: Final = {
         "pause on its port and on the switch's what the other rails pause: what is not paused is dropped where it is crowded",
         "dcb pfc show dev INTERFACE   # of {0}: rdma link show | grep {0}",
         "mlnx_qos -i INTERFACE",
+    ),
+    Quantity.DSCP: (_QOS, "dcb app show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
+    Quantity.TRUST: (_QOS, "mlnx_qos -i INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE --trust dscp"),
+    Quantity.SHARES: (_QOS, "dcb ets show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
+    Quantity.ECN: (
+        "let its port tell of congestion and heed it on the priorities of the other rails",
+        "grep . /sys/class/net/INTERFACE/ecn/roce_*/enable/*   # of {0}: rdma link show | grep {0}",
+        "echo 1 > /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY",
     ),
     Quantity.PKEY: (
         "give its port the partition of the others",

@@ -27,6 +27,14 @@ WHOLE: Final = (2, 4, 8, 16)  # GPUs of a node as they are built
 NONE: Final = "(none)"
 FLAT: Final = 8  # GPUs of a node that shows no PCIe switches, where one rail less than GPUs is no design
 
+_QOS: Final = {
+    "pfc": Quantity.PFC,
+    "dscp": Quantity.DSCP,
+    "trust": Quantity.TRUST,
+    "ets": Quantity.SHARES,
+    "ecn": Quantity.ECN,
+}
+
 _Kind = tuple[object, ...]
 
 
@@ -317,17 +325,11 @@ def _of_interface(port: RdmaPort, net: Net) -> dict[Quantity, Value | None | Una
     has: dict[Quantity, Value | None | Unavailable] = {
         Quantity.MTU: link.mtu,
         Quantity.INTERFACE: state,
-        Quantity.PFC: _paused(link.pfc),
+        **{_QOS[name]: text for name, text in link.qos.texts().items()},
     }
     if (bond := bonds.of(link, net)) is not None:
         has[Quantity.BOND] = bond.carry
     return {**has, Quantity.INTERFACE_SPEED: gigabits(link)}
-
-
-def _paused(bits: int | None | Unavailable) -> str | None | Unavailable:
-    if bits is None or isinstance(bits, Unavailable):
-        return bits
-    return " ".join(str(one) for one in range(8) if bits >> one & 1) or NONE
 
 
 def gigabits(link: Link) -> float | None | Unavailable:

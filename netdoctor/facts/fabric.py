@@ -41,6 +41,7 @@ class Fabric(Fact):
     # Both are asked where a GPU is in a fabric beyond the node.
     channels: tuple[str, ...] | Unavailable  # IMEX channels that open
     imex: ImexDomain | Unavailable = Unavailable(Kind.NOT_READ, "nvidia-imex-ctl was not asked")
+    closed: bool | None = None  # the GPUs are in confidential mode and take no work yet; None: not known
 
 
 def probe(host: Host, state: GpuHealth, net: Net) -> Fabric:
@@ -52,7 +53,15 @@ def probe(host: Host, state: GpuHealth, net: Net) -> Fabric:
     imex: ImexDomain | Unavailable = none
     if any(not isinstance(one, Unavailable) and one.cluster != NO_CLUSTER for one in fabrics):
         channels, imex = _channels(host), _imex(host, net)
-    return Fabric(cuda if isinstance(cuda, Unavailable) else refusal(cuda) == SYSTEM_NOT_READY, channels, imex)
+    not_ready = cuda if isinstance(cuda, Unavailable) else refusal(cuda) == SYSTEM_NOT_READY
+    return Fabric(not_ready, channels, imex, _closed(host) if not_ready is True else None)
+
+
+def _closed(host: Host) -> bool | None:
+    told = mapping(host, "ask:nvml")
+    mode = told.get("confidential") if isinstance(told, dict) else None
+    on, ready = (mode.get(name) if isinstance(mode, dict) else None for name in ("on", "ready"))
+    return None if not isinstance(on, bool) or (on and not isinstance(ready, bool)) else on and not ready
 
 
 def _channels(host: Host) -> tuple[str, ...] | Unavailable:

@@ -14,7 +14,9 @@ from netdoctor.host.base import Host, mapping, question, read, read_int, value
 from netdoctor.model import Unavailable, missing
 
 _CONF: Final = "/proc/sys/net/ipv4/conf"
-_ARP: Final = "/proc/net/arp"  # proc_pid_net(5): address, type, flags (0x0: incomplete), MAC, mask, device
+# proc_pid_net(5): address, type, flags (0x0: incomplete; 0x4: permanent, linux/if_arp.h), MAC, mask, device
+_ARP: Final = "/proc/net/arp"
+_PERMANENT: Final = 0x4
 STRICT: Final = 1
 
 
@@ -35,6 +37,7 @@ class FlatRails(Fact):
     network: str | Unavailable  # "": no two of them are in one
     rails: tuple[Rail, ...] | Unavailable = ()
     incomplete: tuple[str, ...] | Unavailable = ()  # hosts of that subnet that did not answer a rail's ARP
+    fixed: tuple[str, ...] | Unavailable = ()  # of that subnet, whose MAC somebody wrote down: nobody asks for it
 
 
 def probe(host: Host, net: Net, rdma: Rdma) -> FlatRails | Unavailable:
@@ -53,7 +56,8 @@ def probe(host: Host, net: Net, rdma: Rdma) -> FlatRails | Unavailable:
         return FlatRails("")
     sources = _sources(host)
     rails = tuple(Rail(link.name, ip, _strict(host, link.name), _by_source(ip, sources)) for link, ip in held)
-    return FlatRails(network, rails, _incomplete(host, IPv4Network(network), {rail.name for rail in rails}))
+    silent, fixed = _neighbours(host, IPv4Network(network), {rail.name for rail in rails})
+    return FlatRails(network, rails, silent, fixed)
 
 
 def _strict(host: Host, name: str) -> bool | Unavailable:
@@ -77,15 +81,23 @@ def _by_source(ip: str, sources: list[str] | Unavailable) -> bool | Unavailable:
         return False
 
 
-def _incomplete(host: Host, network: IPv4Network, names: set[str]) -> tuple[str, ...] | Unavailable:
+def _neighbours(
+    host: Host, network: IPv4Network, names: set[str]
+) -> tuple[tuple[str, ...] | Unavailable, tuple[str, ...] | Unavailable]:
+    """On these interfaces, those that did not answer and those that are permanent."""
     text = read(host, _ARP)
     if isinstance(text, Unavailable):
-        return text
-    found = []
+        return text, text
+    silent, fixed = list[str](), list[str]()
     for line in text.splitlines()[1:]:
-        if (row := re.fullmatch(r"(\d[\d.]{6,14}) +0x\w+ +0x0 +\S+ +\S+ +(\S+) *", line)) and row[2] in names:
-            try:
-                found += [row[1]] if ip_address(row[1]) in network else []
-            except ValueError:
-                continue
-    return tuple(found)
+        row = re.fullmatch(r"(\d[\d.]{6,14}) +0x\w+ +0x([0-9a-f]{1,4}) +\S+ +\S+ +(\S+) *", line)
+        if row is None or row[3] not in names:
+            continue
+        flags = int(row[2], 16)
+        kind = silent if not flags else fixed if flags & _PERMANENT else None
+        try:
+            if kind is not None and ip_address(row[1]) in network:
+                kind.append(row[1])
+        except ValueError:
+            continue
+    return tuple(silent), tuple(fixed)

@@ -55,7 +55,8 @@ def inventory(facts: Mapping[Any, object]) -> dict[str, Json]:
     nccl_interface          {name, address, prefix, mtu}: the interface that NCCL itself takes; null: none
     nccl_variables          {name: value}: in effect, environment and nccl.conf
     sysctls                 {name: text}
-    links                   [{name, kind, up, mtu, physical, addresses: ["10.0.0.7/24"], driver, speed_mbps}]
+    links                   [{name, kind, up, mtu, physical, addresses: ["10.0.0.7/24"], driver, speed_mbps,
+                            qos: {quantity: text}}], the last where its driver says something
     gpus                    [{index, name, uuid, pci, numa_node, memory_total, nvlinks_up, nvlinks,
                             power_limit_w, clocks_held_low, ecc, ecc_waits, mig, mig_waits}]
     nics                    [{name, pci, driver, firmware, numa_node, virtual_function, ports: [{number, state,
@@ -176,6 +177,7 @@ def _link(one: Link, every: Iterable[Link]) -> Json:
         # a bridge or bond with a physical member: its address is the node's own
         "carries_physical": any(m.controller == one.index and m.kind is None and not m.loopback for m in every),
         "addresses": [f"{a.ip}/{a.prefix}" for a in one.addresses if a.scope == "global" and a.usable],
+        **({"qos": said} if (said := one.qos.words()) else {}),
     }
 
 

@@ -39,6 +39,8 @@ class Trouble(Word):
     SICK = "adapter's firmware failed"  # name: its PCI address
     CURED = "adapter recovered"
     NEIGHBOURS = "table of neighbours full"  # name: the table's
+    SILENT = "silent server"  # name: that of an NFS server, whose hard mounts wait
+    ANSWERS = "server that answers again"
 
 
 # Words of the newest kernels and of those of the last years; the sources stand at `SYSTEM` of the helper.
@@ -57,9 +59,16 @@ _TROUBLE: Final = (
     (re.compile(r"mlx5_core ([0-9a-f:.]{12,16}): .*(?:health compromised|firmware internal error)"), Trouble.SICK),
     (re.compile(r"mlx5_core ([0-9a-f:.]{12,16}): .*health recovery succeeded"), Trouble.CURED),
     (re.compile(r"(arp_cache|ndisc_cache): neighbor table overflow"), Trouble.NEIGHBOURS),
+    (re.compile(r"nfs: server (\S{1,255}) not responding, still trying"), Trouble.SILENT),
+    (re.compile(r"nfs: server (\S{1,255}) OK$"), Trouble.ANSWERS),
 )
 _SICK: Final = frozenset({Kind.TIMED_OUT, Kind.FAILED, Kind.CRASHED})  # NVML's answer: there is a driver, and something ails it
-_ENDS: Final = {Trouble.MOUNTED: Trouble.DEAD, Trouble.RECOVERED: Trouble.UNRECOVERED, Trouble.CURED: Trouble.SICK}
+_ENDS: Final = {
+    Trouble.MOUNTED: Trouble.DEAD,
+    Trouble.RECOVERED: Trouble.UNRECOVERED,
+    Trouble.CURED: Trouble.SICK,
+    Trouble.ANSWERS: Trouble.SILENT,
+}
 
 
 class Action(Word):

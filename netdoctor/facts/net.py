@@ -60,9 +60,7 @@ class Link:
     driver: str | Unavailable
     numa_node: int | Unavailable
     modes: LinkModes | None | Unavailable = None  # None: no Ethernet of its own, or its driver does not say
-    # Priorities whose frames it pauses (PFC, IEEE 802.1Qbb), a bit each; None: its driver does not say.
-    pfc: int | None | Unavailable = None
-    dscp: tuple[tuple[int, int], ...] | None | Unavailable = None  # each DSCP that is given a priority, with that
+    qos: dcb.Qos = field(default_factory=dcb.Qos)
     bond_mode: int | None = None  # of a bond, where the kernel says: BOND_MODE_… of linux/if_bonding.h
     backup: bool = False  # a port of a bond that carries nothing: it waits, or is in no active aggregator
     lower: int | None = None  # index of the interface on which a VLAN, a macvlan or their like lies, in this namespace
@@ -242,8 +240,7 @@ def _link(row: Mapping[str, Any], addresses: tuple[Address, ...]) -> Link:
         driver=ELSEWHERE,
         numa_node=ELSEWHERE,
         modes=_modes(row.get("modes")),
-        pfc=dcb.paused(row.get("pfc")),
-        dscp=dcb.priorities(row.get("dscp")),
+        qos=dcb.told(dict(row)),
         bond_mode=mode if type(mode := row.get("bond_mode")) is int else None,
         backup=row.get("bond_state") == 1,
         lower=lower if type(lower := row.get("lower")) is int else None,
@@ -322,11 +319,13 @@ def _with_sysfs(host: Host, one: Link, agrees: bool | Unavailable, speeds: Mappi
     if one.kind is not None:
         return replace(one, speed_mbps=speed, vendor=none, driver=none, numa_node=none)
     driver = link(host, f"{base}/device/driver")
+    driver = driver and driver.rpartition("/")[2]
     return replace(
         one,
         speed_mbps=speed,
         vendor=_text(read(host, f"{base}/device/vendor")),
-        driver=driver and driver.rpartition("/")[2],
+        driver=driver,
+        qos=dcb.with_sysfs(host, one.qos, base) if driver == "mlx5_core" else one.qos,
         numa_node=read_int(host, f"{base}/device/numa_node"),
     )
 

@@ -85,6 +85,7 @@ class System(Fact):
     stuck: tuple[str, ...] | Unavailable  # "NAME:PID" of tasks that the log calls blocked, and that still are
     paths: Mapping[str, Room | Unavailable] | Unavailable = field(default_factory=dict)  # that the job writes (job.paths)
     corrected: Mapping[str, int] = field(default_factory=dict)  # errors of memory that were corrected, by controller
+    servers: Mapping[str, tuple[str, ...]] | Unavailable = field(default_factory=dict)  # of NFS, and where each is mounted
 
     @property
     def tried(self) -> dict[str, Room | Unavailable]:
@@ -124,6 +125,7 @@ def probe(host: Host, log: KernelLog, vantage: Vantage) -> System:
         _stuck(host, log, vantage),
         paths,
         {name: count for name, count in (_memory_errors(host, "ce_count") or {}).items() if count} if errors else {},
+        _servers(host),
     )
 
 
@@ -180,6 +182,21 @@ def _mounts(host: Host) -> tuple[Mounted, ...] | Unavailable:
         if {"emergency_ro", "shutdown"} & set(rest[2].split(",")):
             dead.add(device)
     return tuple(Mounted(device, tuple(some), device in dead) for device, some in points.items())
+
+
+def _servers(host: Host) -> dict[str, tuple[str, ...]] | Unavailable:
+    """Of this mount namespace: "SERVER:/PATH", brackets around an address of IPv6 (nfs(5))."""
+    text = read(host, "/proc/self/mountinfo")
+    if isinstance(text, Unavailable):
+        return text
+    found: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        before, dash, after = line.partition(" - ")
+        words, rest = before.split(), after.split()
+        if dash and len(words) > 4 and len(rest) > 1 and rest[0] in ("nfs", "nfs4"):
+            server = rest[1].partition(":/")[0].strip("[]")
+            found[server] = (*found.get(server, ()), words[4].replace(r"\040", " "))
+    return found
 
 
 def _silent(host: Host) -> float | None:

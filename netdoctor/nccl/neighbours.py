@@ -1,9 +1,10 @@
 """How many hosts this node keeps in its table of neighbours for a job: one for each that a subnet of it holds and it talks to.
 
-All nodes meet rank 0 by the interface of its bootstrap (src/bootstrap.cc, bootstrapRoot) and of torch's store, and each other
-by that of the host's name, which is Gloo's.  Data goes by the interfaces of NET/Socket and of RoCE's ports, which resolve their
-peers (drivers/infiniband/core/addr.c; InfiniBand asks its subnet manager): to the few of rings and trees, to all where the job
-sends between all ranks.
+All nodes meet rank 0 by the interface of its bootstrap (src/bootstrap.cc, bootstrapRoot) and of torch's store; of the others
+each meets rank 0 and its two of bootstrap's ring there, and all of them only by Gloo, whose pairs join all ranks (a job may do
+without) and which goes by the host's own name.  Where nothing says which node this is, it may be that of rank 0.  Data goes by
+the interfaces of NET/Socket and of RoCE's ports, which resolve their peers (drivers/infiniband/core/addr.c; InfiniBand asks its
+subnet manager): to the few of rings and trees, to all where the job sends between all ranks.
 """
 
 from __future__ import annotations
@@ -57,14 +58,18 @@ def of_job(
     idle = sockets is False and not isinstance(talks, Unavailable)  # what is not used for certain is not used at all
     asked = any(environ.get(name) == "AF_INET6" for name in _ASK)
     few = nodes if intent.all_to_all else intent.communicators * _peers(nodes)
+    meets = net.master_is_here is not False or intent.by_gloo
     found = {}
     for family in _TABLES:
         speak = [link for link in every if (asked and family == 6) or _main(link) == family]
         held = {link.name: min(nodes - 1, _on_link(family, link)) for link in speak}
-        most = {name: size if name in ways.meet else min(few, size) for name, size in held.items()}
+        least, most = (
+            {name: size if whole and name in ways.meet else min(few + (name in ways.meet), size) for name, size in held.items()}
+            for whole in (meets, meets or intent.gloo_groups > 0)
+        )
         used = (talks or _Ways(frozenset(), frozenset())).names
-        certain, whole = (sum(size for name, size in some.items() if name in used) for some in (most, held))
-        found[family] = Neighbours(certain, *((certain, whole) if idle else (sum(most.values()), sum(held.values()))))
+        certain, likely, whole = (sum(size for name, size in some.items() if name in used) for some in (least, most, held))
+        found[family] = Neighbours(certain, *((likely, whole) if idle else (sum(most.values()), sum(held.values()))))
     return found
 
 
@@ -90,7 +95,9 @@ def judge(family: int, nodes: int, need: Neighbours, kernel: Kernel, mend: Calla
             fix=mend(need.most),
             evidence={"need": need.most, "room": most[0]},
         )
-        text = f"{found.message}: a fault if the data goes by all of these interfaces, which is not known"
+        text = (
+            f"{found.message}: a fault if it talks to all of these, by Gloo or by all of these interfaces, which is not known"
+        )
         unsure = Finding(Status.UNKNOWN, text, subject, how="run the all-reduce", evidence=found.evidence, perhaps=found)
         yield found if need.certain > most[0] else unsure
     else:

@@ -3,12 +3,13 @@
 An ARP request passes the routing of what arrives (net/ipv4/arp.c, arp_process, ip_route_input): with strict rp_filter only on
 the interface by which the way back to its sender leads, which of several in one subnet is the first (ip-route(8)), unless rules
 choose by the rail's own address.  Nobody answers for the others, and RoCE resolves its peers by ARP (drivers/infiniband/core/
-addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).
+addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).  Two network namespaces with a cable for each rail show it (tests/live/
+test_netlink.py): with 1 the second rail's neighbour stays incomplete, with 2 it answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from netdoctor.causes.cost import SOMETIMES
@@ -22,8 +23,8 @@ _MEND: Final = Fix(
 )
 
 
-def judge(flat: FlatRails) -> Iterator[Finding]:
-    """Only what is wrong or open."""
+def judge(flat: FlatRails, used: Collection[object]) -> Iterator[Finding]:
+    """Only what is wrong or open.  `used`: interfaces of the rails that NCCL takes."""
     rails = flat.rails or ()
     if isinstance(flat.network, Unavailable) or len(rails) < 2:
         return  # what of interfaces and ports could not be read, others say
@@ -43,9 +44,18 @@ def judge(flat: FlatRails) -> Iterator[Finding]:
             evidence={"network": flat.network, "rails": sorted(shut)},
             measured={"unanswered": list(silent)[:8]} if silent else {},
         )
-        unsure = Finding(
-            Status.UNKNOWN, f"{said}, unless a switch keeps the rails apart", SUBJECT, how=_MEND.commands[1], perhaps=found
-        )
-        yield found if silent else unsure
+        doubt = _doubt(flat, [name for name in shut if name in used])
+        unsure = Finding(Status.UNKNOWN, f"{said}, unless {doubt}", SUBJECT, how=_MEND.commands[1], perhaps=found)
+        yield unsure if doubt else found
     elif lost is not None and lost.kind is not Kind.NOT_RECORDED:  # an older recording did not ask
         yield Finding(Status.UNKNOWN, f"{text}, and whether each answers ARP could not be read: {lost}", SUBJECT)
+
+
+def _doubt(flat: FlatRails, used: Collection[str]) -> str:
+    """What may make it harmless; switches that keep the rails apart do not: the request arrives on the rail whose way back is
+    another's all the same."""
+    if len(used) < 2:
+        return "NCCL goes by one of them alone"
+    if isinstance(flat.fixed, Unavailable):
+        return f"the MACs of the others are written down here and there, which could not be read: {flat.fixed}"
+    return "the MACs of all hosts are written down on all (permanent neighbours), as some are here" if flat.fixed else ""

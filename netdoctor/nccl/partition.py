@@ -2,7 +2,8 @@
 
 NCCL takes the entry of the port's P_Key table that NCCL_IB_PKEY names by its index (src/transport/net_ib, pkey_index of
 ibv_qp_attr; 0 by default).  The highest bit of a key is full membership: two limited members of a partition send each other
-nothing (InfiniBand Architecture Specification, volume 1, 10.9.3: a limited member accepts from full members alone).
+nothing (InfiniBand Architecture Specification, volume 1, 10.9.3: a limited member accepts from full members alone).  What the
+other nodes are, one node does not show: a limited member among full ones works, and all nodes of one kind seldom differ.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ INDEX: Final = "NCCL_IB_PKEY"
 BY_VALUE: Final = "NCCL_IB_PKEY_VALUE"  # from 2.31.2 on NCCL looks for a key itself
 SUBJECT: Final = "partition key"
 _FULL: Final = 0x8000
+_LIMITED: Final = "a limited member, and two of those send each other nothing"
 HOW: Final = "grep . /sys/class/infiniband/*/ports/*/pkeys/* | grep -v 0x0000"
 
 
@@ -45,7 +47,7 @@ def judge(devices: Iterable[RdmaDevice], environ: Environ, path: PathRun, mend: 
             (wrong if sure else unread).setdefault(text, []).append(name)
     called = f"{INDEX}={given}" if given else "index 0 of the table"
     for text, names in wrong.items():
-        yield Finding(
+        found = Finding(
             Status.FAIL,
             f"{', '.join(names)}: NCCL takes {called}, {text}",
             SUBJECT,
@@ -55,6 +57,12 @@ def judge(devices: Iterable[RdmaDevice], environ: Environ, path: PathRun, mend: 
             fix=_mend([port for name, port in own if name in names], mend),
             evidence={"index": index},
         )
+        if not text.endswith(_LIMITED):
+            yield found
+            continue
+        how = f"on another node: {HOW}; netdoctor allreduce of two nodes"
+        text = f"{found.message}; whether the other nodes' are full members is not known"
+        yield Finding(Status.UNKNOWN, text, SUBJECT, how=how, fix=found.fix, perhaps=found)
     for text, names in unread.items():
         yield Finding(Status.UNKNOWN, f"{', '.join(names)}: NCCL takes {called}, {text}", SUBJECT, how=HOW)
 
@@ -71,7 +79,7 @@ def _wrong(port: RdmaPort, index: int) -> tuple[str, bool]:
     if not table[index] & ~_FULL:
         return "and that entry is empty", True
     if not table[index] & _FULL:
-        return f"which is 0x{table[index]:04x}: a limited member, and two of those send each other nothing", True
+        return f"which is 0x{table[index]:04x}: {_LIMITED}", True
     return "", True
 
 

@@ -222,4 +222,7 @@ int nvmlDeviceGetGpuFabricInfoV(void *h, Fabric *out)
     out->health = number(INDEX(h), "fabric_health", 0);
     return 0;
 }
+/* Confidential computing: "cc=1" is on, "cc_ready=1" takes work; without "cc" the driver does not know it. */
+int nvmlSystemGetConfComputeState(unsigned *state) { if (number(-1, "cc", -1) < 0) return 3; state[0] = 2; state[1] = number(-1, "cc", 0); state[2] = 0; return 0; }
+int nvmlSystemGetConfComputeGpusReadyState(unsigned *out) { if (number(-1, "cc", -1) < 0) return 3; *out = number(-1, "cc_ready", 0); return 0; }
 int nvmlDeviceGetP2PStatus(void *h, void *other, int what, int *out) { (void)other; (void)what; CHECK(INDEX(h), "p2p"); *out = number(INDEX(h), "p2p", 0); return 0; }

@@ -89,6 +89,12 @@ def read_dcb(data: bytes) -> None:
     told = netlink.dcb(driver, "eth0")
     dcb.paused(told.get("pfc"))
     dcb.priorities(told.get("dscp"))
+    dcb.shares(told.get("ets"))
+    text = data.decode("utf-8", "replace")
+    files = {
+        f"file:/n/{name}": text for name in ("qos/trust", *(f"ecn/roce_{p}/enable/{n}" for p in ("np", "rp") for n in range(8)))
+    }
+    dcb.with_sysfs(ReplayHost({**files, "dir:/n/ecn": [text]}), dcb.Qos(), "/n")
 
 
 def read_limits(data: bytes) -> None:

@@ -25,6 +25,7 @@ import pytest
 
 from netdoctor.model import Json
 from tests.lab.hosts_rows import BRIDGE, EVERY, PLAIN, ROWS, Row, Said
+from tests.support.machines import native
 from tests.support.namespaces.hosts import ROOT, Hosts
 from tests.support.namespaces.marks import all_gone, marked
 
@@ -100,6 +101,8 @@ class Lab(Hosts):
         python = row.pythons.get(number, sys.executable if row.torch else NO_TORCH)
         path = {"PYTHONPATH": f"/run/faulty_torch:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
         given = {**path, **row.env, **row.variables.get(number, {})}
+        if "OTHER_TIME" in given.values():
+            given = {k: str(native.clock()) if v == "OTHER_TIME" else v for k, v in given.items()}
         return self.start(
             number, "allreduce", *arguments, "--python", python, "--ranks-per-node", str(row.ranks), variables=given
         )

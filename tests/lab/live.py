@@ -141,7 +141,7 @@ def _resolved(scene: Scene) -> Scene:
     """With the real libraries and folders in the place of their names."""
     old, _ = libnccl.both()
     places = {"OLD_NCCL": old, "OLD_FOLDER": old.parent, "FAKES": native.FAKES, "PACKAGES": PACKAGES, "ROOT": native.ROOT}
-    places["IBVERBS"] = native.ibverbs()
+    places |= {"IBVERBS": native.ibverbs(), "OTHER_TIME": native.clock()}
     env = {name: _placed(value, places) for name, value in scene.env.items()}
     return replace(scene, env=env, site=_placed(scene.site, places))
 
@@ -201,6 +201,7 @@ class Lab:
 
 def every() -> tuple[Row, ...]:
     """The rows of this way."""
+    from tests.lab.live_clock import CLOCK_ROWS
     from tests.lab.live_expected import EXPECTED_ROWS
     from tests.lab.live_hardware import HARDWARE_ROWS
     from tests.lab.live_parts import PART_ROWS
@@ -210,7 +211,17 @@ def every() -> tuple[Row, ...]:
     from tests.lab.live_runs import RUN_ROWS
     from tests.lab.live_system import SYSTEM_ROWS
 
-    return (*ROWS, *HARDWARE_ROWS, *PLATFORM_ROWS, *EXPECTED_ROWS, *PART_ROWS, *RUN_ROWS, *SYSTEM_ROWS, *REACH_ROWS)
+    return (
+        *ROWS,
+        *HARDWARE_ROWS,
+        *PLATFORM_ROWS,
+        *EXPECTED_ROWS,
+        *PART_ROWS,
+        *RUN_ROWS,
+        *SYSTEM_ROWS,
+        *REACH_ROWS,
+        *CLOCK_ROWS,
+    )
 
 
 def chosen(rows: Iterable[Row], words: list[str] | None) -> list[Row]:

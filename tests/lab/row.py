@@ -25,7 +25,7 @@ LINKS, GPUS, RAILS = "hardware.links", "hardware.gpus", "hardware.rails"
 HEALTH, FABRIC, MAPPING = "gpu.health", "gpu.fabric", "gpu.mapping"
 SITE, PAST, LIMITS, SYSTEM = "hardware.site", "hardware.past", "process.limits", "node.system"
 WAY = "pci.path"
-FOLDERS, DCGM = "node.folders", "gpu.dcgm"
+FOLDERS, DCGM, CLOCK = "node.folders", "gpu.dcgm", "node.clock"
 
 SOCKETS: Final = Scene(tree={"hcas": 0}, config="{job: {nodes: 2}, expected: {gpus: 8, rtt_ms: 0.2}}")
 CPUS: Final = Scene(bare=True, options=("--vantage", "job"), config="{expected: {busbw_floor: {64MiB: 0.1}}}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from netdoctor.allreduce import plan
-from netdoctor.facts import gpu, gpu_users, rdma
+from netdoctor.facts import fabric, gpu, gpu_health, gpu_users, rdma
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.runs import TorchFacts
 from netdoctor.host.children import HelperPool
@@ -121,6 +121,22 @@ def test_a_field_that_fails_is_one_field(look: Look) -> None:
     assert isinstance(gpus[5].uuid, Unavailable) and isinstance(gpus[5].pci, Unavailable) and gpus[5].index == 5
 
 
+@pytest.mark.parametrize(
+    ("nvml", "cuda", "closed"),
+    [
+        ("cc=1\ncc_ready=0", "error.init=802", True),
+        ("cc=1\ncc_ready=1", "error.init=802", False),  # it waits for its fabric
+        ("cc=0", "error.init=802", False),
+        ("", "error.init=802", None),  # a driver that knows no confidential computing
+        ("cc=1\ncc_ready=1", "", None),  # nobody waits
+    ],
+)
+def test_gpus_of_a_confidential_machine(look: Look, nvml: str, cuda: str, closed: bool | None) -> None:
+    host = look(nvml=nvml, cuda=cuda)
+    found = fabric.probe(host, gpu_health.probe(host), f.net())
+    assert found.not_ready is bool(cuda) and found.closed is closed
+
+
 def test_a_function_that_the_driver_lacks_is_unsupported(look: Look) -> None:
     fact = gpu.probe(look(nvml="gpu0.error.utilization=13"))
     got = all_gpus(fact)[0].utilization
@@ -141,6 +157,7 @@ def test_cuda_that_fails_is_not_a_machine_without_gpus(look: Look, cuda: str, ki
     fact = gpu.probe(look(cuda=cuda))
     assert isinstance(fact.visible, Unavailable) and fact.visible.kind == kind and words in fact.visible.detail
     assert len(all_gpus(fact)) == 8
+    assert fact.libcuda == (str(native.cuda() / "libcuda.so.1") if cuda.startswith("error.init") else "")
 
 
 def test_attributes_that_the_driver_does_not_know(look: Look) -> None:

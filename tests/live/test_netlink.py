@@ -193,3 +193,42 @@ def test_a_driver_without_dcb_tells_nothing_of_what_it_pauses() -> None:
     """The kernel's own refusals (EOPNOTSUPP, ENODEV) are no fault, and nothing that could not be read."""
     none, gone, every = netlab.run(PFC)
     assert (none, gone) == (None, None) and set(every) == {None}
+
+
+# Two hosts with two rails in one subnet, a cable for each rail: no switch could keep them further apart.
+RAILS = """
+import signal, socket
+from netdoctor.facts.flat_rails import _neighbours
+from netdoctor.host.live import LiveHost
+from ipaddress import IPv4Network
+sh("ip link set lo up")
+other = subprocess.Popen(["unshare", "--net", "sleep", "60"]); time.sleep(0.5)
+there = f"nsenter --target {other.pid} --net"
+sh(f"{there} ip link set lo up")
+for n in (1, 2):
+    sh(f"ip link add r{n} type veth peer name r{n} netns {other.pid}", f"ip addr add 10.5.0.1{n}/24 dev r{n}",
+       f"ip link set r{n} up", f"{there} ip addr add 10.5.0.2{n}/24 dev r{n}", f"{there} ip link set r{n} up")
+    settle(f"r{n}")
+def asked(strict):
+    for name in ("all", "r1", "r2"):
+        for key, value in (("rp_filter", strict), ("arp_ignore", 1)):
+            sh(f"{there} sysctl -q -w net.ipv4.conf.{name}.{key}={value}")
+    sh("ip neigh flush all")
+    for n in (1, 2):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, f"r{n}".encode() + bytes(1))
+        one.sendto(b"x", (f"10.5.0.2{n}", 9)); one.close()
+    time.sleep(4)
+    return _neighbours(LiveHost(), IPv4Network("10.5.0.0/24"), {"r1", "r2"})
+found = [asked(1), asked(2)]
+sh("ip neigh replace 10.5.0.22 lladdr 02:00:00:00:00:01 dev r2 nud permanent")
+found.append(_neighbours(LiveHost(), IPv4Network("10.5.0.0/24"), {"r1", "r2"}))
+os.kill(other.pid, signal.SIGKILL)
+say(found)
+"""
+
+
+def test_strict_rp_filter_hears_arp_on_one_rail_of_a_subnet() -> None:
+    """So says the rule of netdoctor/nccl/one_subnet.py, of this kernel."""
+    strict, loose, written = netlab.run(RAILS)
+    assert strict == [["10.5.0.22"], []] and loose == [[], []] and written == [[], ["10.5.0.22"]]

@@ -328,6 +328,7 @@ def test_the_mtu_of_one_subnet_is_judged_between_nodes() -> None:
     fleets_mtu(docs[0])
     (finding,) = judged.faults(fleet_of(*docs))
     assert finding.cause == "mtu" and finding.subject == "10.1.0.0/16" and finding.nodes == ("n0",)
+    assert finding.severity is Severity.WARNING and "% of what is sent is data" in str(finding.loss and finding.loss.formula)
     for doc in docs[1:3]:
         fleets_mtu(doc)
     (finding,) = judged.faults(fleet_of(*docs))

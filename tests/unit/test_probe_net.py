@@ -273,7 +273,7 @@ def test_what_an_interface_pauses(told: dict[str, Any], paused: object) -> None:
     links = [{**one, **(told if one["name"] == "eth0" else {})} for one in NETLINK["links"]]
     net = probe(ReplayHost({**ANSWERS, "ask:netlink": {**NETLINK, "links": links}}))
     link = net.link("eth0") if isinstance(net, Net) else None
-    assert link and (link.pfc.kind if isinstance(link.pfc, Unavailable) else link.pfc) == paused
+    assert link and (link.qos.pfc.kind if isinstance(link.qos.pfc, Unavailable) else link.qos.pfc) == paused
 
 
 @pytest.mark.parametrize(
@@ -324,4 +324,14 @@ def test_the_kernels_word_for_what_is_paused(settings: bytes | int, paused: obje
 def test_the_kernels_word_for_the_priority_of_a_dscp() -> None:
     apps = b"".join(netlink.attribute(1, struct.pack("=BBH", *app)) for app in ((5, 3, 26), (1, 4, 0x8906), (5, 0, 0)))
     driver: Any = FakeDriver(netlink.attribute(2, bytes((8, 0b1000)) + bytes(134)) + netlink.attribute(3, apps))
-    assert netlink.dcb(driver, "eth0") == {"pfc": 8, "dscp": {"26": 3, "0": 0}}
+    ets = dict.fromkeys(("classes", "kinds", "shares"), [0] * 8)
+    assert netlink.dcb(driver, "eth0") == {"pfc": 8, "dscp": {"26": 3, "0": 0}, "ets": ets}
+
+
+def test_the_kernels_word_for_shares() -> None:
+    """struct ieee_ets: willing, ets_cap, cbs, tc_tx_bw, tc_rx_bw, tc_tsa, prio_tc and what the other end would have."""
+    settings = bytes((0, 8, 0, *range(8), *[9] * 8, *[2, 0] * 4, *range(7, -1, -1))) + bytes(24)
+    driver: Any = FakeDriver(b"")
+    driver.ask = lambda *_, **__: [bytes(4) + netlink.attribute(13, netlink.attribute(1, settings))]
+    ets = {"shares": list(range(8)), "kinds": [2, 0] * 4, "classes": list(range(7, -1, -1))}
+    assert netlink.dcb(driver, "eth0") == {"ets": ets}

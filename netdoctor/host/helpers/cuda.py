@@ -1,7 +1,8 @@
 """libcuda: what the CUDA driver shows the job, in the job's own environment (CUDA_VISIBLE_DEVICES, MIG, device order).
 
 Answer: {"driver_version", "devices": [{"ordinal", "name", "uuid", "attributes": {number: value}}]}.
-`uuid` is 32 hex digits; devices are listed only where cuInit succeeds, and are [] after CUDA_ERROR_NO_DEVICE.
+`uuid` is 32 hex digits; devices are listed only where cuInit succeeds, and are [] after CUDA_ERROR_NO_DEVICE.  Where it fails,
+"library" is the file that the loader took for libcuda.so.1.
 """
 
 from __future__ import annotations
@@ -39,11 +40,22 @@ def ask(cuda: Any) -> dict[str, Any]:
         out["devices"] = []
     elif code:
         out["devices"] = failure(cuda, code, "cuInit: ")
+        out["library"] = taken()
     else:
         count = ctypes.c_int(-1)
         code = cuda.cuDeviceGetCount(ctypes.byref(count))
         out["devices"] = failure(cuda, code) if code else [device(cuda, n) for n in range(count.value)]
     return out
+
+
+def taken() -> str:
+    """By this process' own map (proc_pid_maps(5)): the file behind all links.  "" where it does not show one."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="backslashreplace") as lines:
+            paths = (line.rstrip("\n").partition("/") for line in lines)
+            return next((f"/{path}" for _, _, path in paths if path.rpartition("/")[2].startswith("libcuda.so")), "")
+    except OSError:
+        return ""
 
 
 def device(cuda: Any, ordinal: int) -> dict[str, Any]:

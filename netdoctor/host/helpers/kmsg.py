@@ -36,6 +36,7 @@ SYSTEM = (
     ": Mounting V",
     "first mount of filesystem",
     "neighbor table overflow",  # net/core/neighbour.c, neigh_alloc
+    "nfs: server ",  # net/sunrpc/clnt.c, rpc_check_timeout and call_decode: each of both at most ten times in five seconds
 )
 KERNEL = 0  # LOG_KERN of <syslog.h>: PRIORITY is 8 times the facility, and the level
 # The kernel's first line: where the journal has it, it reaches back to the boot.

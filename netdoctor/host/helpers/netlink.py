@@ -3,7 +3,7 @@
 Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered; ``rules`` = 4: with
 it only rules of IPv4's routing.  Answers::
 
-    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc", "dscp"}],   dump order
+    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc", "dscp", "ets"}]
      "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
      "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
@@ -14,8 +14,8 @@ What lies on another interface of this namespace (a VLAN, a macvlan) also has it
 (0 balance-rr … 6 balance-alb), a port of one "bond_state" (0 active, 1 backup; linux/if_bonding.h).
 ``modes`` is what ethtool(8) says of a physical interface, where its driver does: {"supported", "advertised", "partner"}, each
 numbers of enum ethtool_link_mode_bit_indices.  ``pfc`` is the priorities, a bit each, whose frames it pauses (IEEE 802.1Qbb),
-and ``dscp`` the priority of each DSCP that is given one, where the driver tells DCB netlink (net/dcb/dcbnl.c, dcbnl_ieee_get,
-which anybody may ask).
+``dscp`` the priority of each DSCP that is given one, ``ets`` the traffic class of each priority, and of each class how it sends
+and its share (tc_tsa, tc_tx_bw), where the driver tells DCB netlink (net/dcb/dcbnl.c, dcbnl_ieee_get, which anybody may ask).
 
 where ROUTE is {"oif", "source", "gateway", "kind"} or {"error": errno name}.  ``via`` asks with each interface given (RTA_OIF)
 for the matching entry of the routing table (RTM_F_FIB_MATCH) and holds the interfaces that have one longer than the default
@@ -44,7 +44,7 @@ FRA_SRC = 2  # linux/fib_rules.h
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 # linux/dcbnl.h
 RTM_GETDCB, DCB_CMD_IEEE_GET, DCB_ATTR_IFNAME, DCB_ATTR_IEEE, DCB_ATTR_IEEE_PFC = 78, 21, 1, 13, 2
-DCB_ATTR_IEEE_APP_TABLE, IEEE_8021QAZ_APP_SEL_DSCP = 3, 5
+DCB_ATTR_IEEE_ETS, DCB_ATTR_IEEE_APP_TABLE, IEEE_8021QAZ_APP_SEL_DSCP = 1, 3, 5
 REQUEST, ACK, DUMP, DUMP_INTR = 0x1, 0x4, 0x300, 0x10
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_LINK_NETNSID = 1, 3, 4, 5, 10, 18, 37
 # Of a bond its mode, of its ports their state: linux/if_link.h, a byte each.
@@ -174,7 +174,7 @@ def links(route: Netlink) -> list[dict[str, Any]]:
 
 
 def dcb(route: Netlink, name: str) -> dict[str, Any]:
-    """pfc_en of struct ieee_pfc, and each struct dcb_app {u8 selector, priority; u16 protocol} of DSCP."""
+    """pfc_en of struct ieee_pfc, struct ieee_ets, and each struct dcb_app {u8 selector, priority; u16 protocol} of DSCP."""
     request = struct.pack("=BBH", 0, DCB_CMD_IEEE_GET, 0) + attribute(DCB_ATTR_IFNAME, name.encode() + b"\0")
     try:
         told = route.ask(RTM_GETDCB, request, dump=False)
@@ -185,6 +185,8 @@ def dcb(route: Netlink, name: str) -> dict[str, Any]:
         settings = attributes(attributes(body[4:]).get(DCB_ATTR_IEEE, b""))
         if len(one := settings.get(DCB_ATTR_IEEE_PFC, b"")) > 1:
             out["pfc"] = one[1]
+        if len(one := settings.get(DCB_ATTR_IEEE_ETS, b"")) >= 35:  # willing, ets_cap, cbs, then eight bytes each
+            out["ets"] = {"shares": list(one[3:11]), "kinds": list(one[19:27]), "classes": list(one[27:35])}
         apps = [app for _, app in each(settings.get(DCB_ATTR_IEEE_APP_TABLE, b"")) if len(app) == 4]
         of_dscp = [struct.unpack("=BBH", app) for app in apps if app[0] == IEEE_8021QAZ_APP_SEL_DSCP]
         if of_dscp:

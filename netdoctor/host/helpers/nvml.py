@@ -2,7 +2,8 @@
 
 Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_total", "memory_used", "utilization",
 "processes", "pids", "nvlinks", "mig", "mig_waits", "mig_uuids", "capability", "health", "fabric"}], "p2p": [[INDEX, INDEX,
-read, write, nvlink]]}; every field may be {"unavailable", "detail"}, and so may each of "health" and "fabric".
+read, write, nvlink]], "confidential": {"on", "ready"}}; every field may be {"unavailable", "detail"}, and so may each of
+"health" and "fabric".
 """
 
 from __future__ import annotations
@@ -31,6 +32,17 @@ def answer(parameters: dict[str, str]) -> object:
         "cuda": field(n, n.nvmlSystemGetCudaDriverVersion_v2),
         "devices": [device(n, i) for i in range(count)] if isinstance(count, int) else count,
         "p2p": field(n, pairs, n, count) if isinstance(count, int) else count,
+        "confidential": field(n, confidential, n),
+    }
+
+
+def confidential(n: Any) -> dict[str, Any]:
+    """Whether the GPUs of this confidential virtual machine compute in secret, and take work: by default they do not until
+    somebody attested them (nvidia-smi conf-compute -srs 1)."""
+    ready = field(n, n.nvmlSystemGetConfComputeGpusReadyState)
+    return {
+        "on": n.nvmlSystemGetConfComputeState().ccFeature == n.NVML_CC_SYSTEM_FEATURE_ENABLED,
+        "ready": ready if isinstance(ready, dict) else ready == n.NVML_CC_ACCEPTING_CLIENT_REQUESTS_TRUE,
     }
 
 

@@ -64,3 +64,8 @@ def cuda() -> pathlib.Path:
 def ibverbs() -> pathlib.Path:
     """The folder of the fake libibverbs.so.1."""
     return shared_library("fake_ibverbs.c", "libibverbs.so.1").parent
+
+
+def clock() -> pathlib.Path:
+    """What LD_PRELOAD takes for another time of day (FAKE_CLOCK_AHEAD)."""
+    return shared_library("fake_clock.c", "libfake-clock.so")

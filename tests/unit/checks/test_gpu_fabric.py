@@ -161,3 +161,18 @@ def test_nvls_without_a_run_is_what_libcuda_says(multicast: Any, words: str) -> 
     found = {one.subject: one for one in f.judge(gpu_fabric, f.machine(facts))}
     assert found["NVLS"].status is Status.UNKNOWN
     assert words in found["NVLS"].message
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "mend"),
+    [
+        (True, "compute in secret (confidential computing)", "nvidia-smi conf-compute -srs 1"),
+        (False, "waits for the fabric", "nvidia-fabricmanager"),
+        (None, "waits for the fabric", "nvidia-smi conf-compute -srs 1"),  # it may be either
+    ],
+)
+def test_what_the_driver_waits_for(closed: bool | None, words: str, mend: str) -> None:
+    told = Fabric(True, Unavailable("unsupported"), closed=closed)
+    facts = f.machine({Fabric: told, Pci: f.pci(nvswitches=()), GpuHealth: GpuHealth((), ())})
+    (one,) = (one for one in f.judge(gpu_fabric, facts) if one.subject == "driver")
+    assert one.status is Status.FAIL and words in one.message and one.fix and mend in str(one.fix.commands)

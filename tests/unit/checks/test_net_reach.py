@@ -144,6 +144,26 @@ UNNAMED = Peer("gpu9", Unavailable(Kind.ABSENT, "gpu9: EAI_NONAME"))
         ({}, "neighbours", Status.PASS, "the job's 1 neighbour"),
         ({Intent: f.job(nodes=255)}, "neighbours", Status.PASS, "the job's 253 neighbours"),  # a /24, without this node
         ({Intent: f.job(nodes=1026), Net: net(16)}, "neighbours", Status.FAIL, "are 1025 neighbours"),
+        # Another node is rank 0's: all meet there, and each other by Gloo alone.
+        ({Intent: f.job(nodes=1026), Net: net(16, master=GPU8)}, "neighbours", Status.UNKNOWN, "by Gloo or by all"),
+        (
+            {Intent: f.job(nodes=1026, gloo_groups=1), Net: net(16, master=GPU8)},
+            "neighbours",
+            Status.FAIL,
+            "are 1025 neighbours",
+        ),
+        (
+            {Intent: f.job(nodes=1026, gloo_groups=0), Net: net(16, master=GPU8)},
+            "neighbours",
+            Status.PASS,
+            "the job's 31 neighbours",
+        ),
+        (
+            {Intent: f.job(nodes=1026, all_to_all=True), Net: net(16, master=GPU8)},
+            "neighbours",
+            Status.FAIL,
+            "are 1025 neighbours",
+        ),
         ({Intent: f.job(nodes=1025), Net: net(16)}, "neighbours", Status.PASS, "the job's 1,024 neighbours"),
         ({Intent: f.job(nodes=5000), Net: net(31)}, "hosts", Status.PASS, "answers"),  # routed host by host
         ({Intent: f.job(nodes=1025), Net: INSIDE}, "neighbours", Status.PASS, "the job's 1,024 neighbours"),

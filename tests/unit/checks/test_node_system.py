@@ -336,3 +336,33 @@ def test_the_root_file_system(number: int, free: int, status: Status | None) -> 
 def test_corrected_errors_of_memory_are_a_note() -> None:
     found = said({f"{EDAC}/mc0/ue_count": "0\n", f"{EDAC}/mc0/ce_count": "812\n", f"{EDAC}/mc1/ue_count": "0\n"})["memory"]
     assert (found.status, found.notes) == (PASS, ("corrected since boot: mc0",))
+
+
+SILENT, ANSWERS = "nfs: server nas-1 not responding, still trying", "nfs: server nas-1 OK"
+NFS = f"{ROOT}\n40 24 0:45 / /home rw - nfs4 nas-1:/export/home rw,vers=4.2\n41 24 0:46 / /data rw - nfs [fd00::5]:/d rw\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "mounts", "status"),
+    [
+        ((SILENT,), NFS, UNKNOWN),
+        ((SILENT, ANSWERS, SILENT), NFS, UNKNOWN),
+        ((SILENT, SILENT, ANSWERS), NFS, None),
+        ((SILENT,), ROOT, None),  # another namespace's, or unmounted since
+        ((SILENT.replace("nas-1", "nas-10"),), NFS, None),
+        (("nfs: server nas-1 not responding, timed out",), NFS, None),  # of a soft mount: whoever asked got an error
+        ((SILENT,), None, UNKNOWN),
+    ],
+)
+def test_an_nfs_server_that_does_not_answer(log: tuple[str, ...], mounts: str | None, status: Status | None) -> None:
+    found = said({"/proc/self/mountinfo": mounts}, log=log)
+    one = found.get("file systems: nas-1") or found.get("file systems")
+    assert (one and one.status) is status
+    if one and mounts:
+        assert one.perhaps and one.perhaps.status is FAIL and "what waits for /home hangs" in one.message
+    assert found["kernel log"].status is PASS if status is None else "kernel log" not in found
+
+
+def test_an_nfs_server_by_its_ipv6_address() -> None:
+    found = said({"/proc/self/mountinfo": NFS}, log=(SILENT.replace("nas-1", "fd00::5"),))
+    assert found["file systems: fd00::5"].how == "timeout 5 stat /data"

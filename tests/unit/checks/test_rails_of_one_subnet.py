@@ -23,19 +23,22 @@ def arp(ip: str, flags: str = "0x0", device: str = NETDEVS[5]) -> str:
 
 
 def said(
-    table: str = TITLE,
+    table: str | Unavailable = TITLE,
     every: int = 1,
     each: int = 0,
     sources: tuple[str, ...] | Unavailable = (),
     changes: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
+    environment: dict[str, str] | None = None,
 ) -> Finding | None:
-    machine = Composed(
-        "hgx-h100-roce", FLAT if changes is None else changes, {"job.nodes": 2, "vantage": "job", **(config or {})}
-    )
+    made = {**(FLAT if changes is None else changes), **({"host.environment": environment} if environment else {})}
+    machine = Composed("hgx-h100-roce", made, {"job.nodes": 2, "vantage": "job", **(config or {})})
     for name, number in {"all": every, **dict.fromkeys(NETDEVS, each)}.items():
         machine.files.write(f"/proc/sys/net/ipv4/conf/{name}/rp_filter", f"{number}\n")
-    machine.files.write("/proc/net/arp", table)
+    if isinstance(table, Unavailable):
+        machine.files.errors["/proc/net/arp"] = table
+    else:
+        machine.files.write("/proc/net/arp", table)
     machine.host.answers["ask:netlink?rules=4"] = sources if isinstance(sources, Unavailable) else {"sources": list(sources)}
     found = machine.judged("rdma.gid")
     return next((one for one in found if one.subject == "rails of one subnet"), None)
@@ -51,10 +54,14 @@ def test_a_neighbour_that_did_not_answer_shows_it() -> None:
 @pytest.mark.parametrize(
     ("more", "status"),
     [
-        ({}, Status.UNKNOWN),
-        ({"table": arp("10.10.4.23", flags="0x2")}, Status.UNKNOWN),
-        ({"table": arp("10.0.4.1", device="bond0")}, Status.UNKNOWN),
-        ({"every": 0, "each": 1}, Status.UNKNOWN),  # the larger of both holds
+        ({}, Status.FAIL),  # that nobody was asked yet mends nothing
+        ({"table": arp("10.10.4.23", flags="0x2")}, Status.FAIL),
+        ({"table": arp("10.0.4.1", device="bond0")}, Status.FAIL),
+        ({"every": 0, "each": 1}, Status.FAIL),  # the larger of both holds
+        ({"table": arp("10.10.4.23", flags="0x6")}, Status.UNKNOWN),  # ip neigh replace … nud permanent
+        ({"table": arp("10.10.4.23", flags="0x6", device="bond0")}, Status.FAIL),
+        ({"table": Unavailable(Kind.DENIED, "EACCES")}, Status.UNKNOWN),
+        ({"environment": {"NCCL_IB_HCA": "=mlx5_0"}}, Status.UNKNOWN),  # the first answers
         ({"table": arp("10.10.4.23"), "every": 2}, None),  # loose
         ({"table": arp("10.10.4.23"), "each": 2}, None),
         ({"table": arp("10.10.4.23"), "every": 0}, None),

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from netdoctor.checks.rdma_gid import gid
-from netdoctor.facts import rdma
+from netdoctor.compare.traits import Family, traits
+from netdoctor.facts import dcb, rdma
 from netdoctor.facts.environ import Environ
+from netdoctor.facts.inventory import inventory
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.vantage import Vantage
@@ -23,12 +25,14 @@ EIGHTHS = tuple((dscp, dscp // 8) for dscp in range(64))
 RAILS = [f"eth{n + 1}" for n in range(8)]
 
 
-def node(pfc: Any = 1 << 3, dscp: Any = None, tclass: Any = None, driver: str = "mlx5_core") -> dict[type, Any]:
+def node(
+    pfc: Any = 1 << 3, dscp: Any = None, tclass: Any = None, driver: str = "mlx5_core", trust: Any = None, ecn: Any = None
+) -> dict[type, Any]:
     """Eight rails of RoCE that all have this."""
     machine = dict(healthy.hgx_roce())
     net, devices = machine[Net], machine[Rdma].devices
-    told = {"pfc": pfc, "dscp": EIGHTHS if dscp is None else None if dscp == () else dscp}
-    links = tuple(replace(one, **told) if one.name in RAILS else one for one in net.links)
+    told = {"pfc": pfc, "dscp": EIGHTHS if dscp is None else None if dscp == () else dscp, "trust": trust, "ecn": ecn}
+    links = tuple(replace(one, qos=replace(one.qos, **told)) if one.name in RAILS else one for one in net.links)
     cards = tuple(replace(one, traffic_class=tclass, driver=driver) for one in devices)
     return machine | {Net: replace(net, links=links), Rdma: replace(machine[Rdma], devices=cards)}
 
@@ -53,7 +57,24 @@ def judged(machine: dict[type, Any], setting: str | None) -> Finding | None:
         pytest.param(node(tclass=46), "106", Status.FAIL, id="also where it is the wrong one"),
         pytest.param(node(pfc=0), "106", None, id="nothing is paused: ECN alone"),
         pytest.param(node(pfc=None), "106", None, id="a driver that does not say"),
-        pytest.param(node(dscp=()), "106", None, id="the card trusts the VLAN's priority"),
+        pytest.param(node(dscp=()), "106", Status.FAIL, id="the card trusts the VLAN's priority"),
+        pytest.param(node(dscp=()), "0", None, id="and nothing is asked of a DSCP"),
+        pytest.param(node(dscp=()), None, None, id="or nobody set a class"),
+        pytest.param(node(dscp=(), pfc=0), "106", None, id="nothing is paused, by whatever"),
+        pytest.param(node(dscp=(), pfc=1), "106", Status.PASS, id="priority 0 is paused"),
+        pytest.param(node(dscp=(), trust="dscp"), "106", None, id="the driver's file says DSCP, and its table is not told"),
+        pytest.param(node(trust="pcp"), "106", Status.FAIL, id="the driver's file says PCP"),
+        pytest.param(node(trust=LOST), "106", Status.UNKNOWN, id="the file is not for this user"),
+        pytest.param(node(pfc=0, ecn=(8, 8)), "106", Status.PASS, id="ECN in the place of pauses"),
+        pytest.param(node(pfc=0, ecn=(0, 8)), "106", Status.FAIL, id="no sender is told"),
+        pytest.param(node(pfc=0, ecn=(8, 0)), "106", Status.FAIL, id="what it is told it does not heed"),
+        pytest.param(node(pfc=8, ecn=(0xF7, 0xFF)), "106", Status.FAIL, id="half of ECN beside pauses"),
+        pytest.param(node(pfc=8, ecn=(0, 0)), "106", Status.PASS, id="pauses in the place of ECN"),
+        pytest.param(node(pfc=0, ecn=(0, 0)), "106", Status.UNKNOWN, id="neither; it may pause all"),
+        pytest.param(node(pfc=0, ecn=(0, 8)), None, None, id="half of ECN, and nobody set a class"),
+        pytest.param(node(pfc=0, ecn=(1, 0xFF)), "106", Status.FAIL, id="ECN of another priority"),
+        pytest.param(node(ecn=LOST), "106", Status.UNKNOWN, id="ECN was not read"),
+        pytest.param(node(ecn=LOST), None, Status.SKIP, id="nor asked for"),
         pytest.param(node(dscp=((8, 1),)), "106", None, id="no priority for it"),
         pytest.param(node(driver="bnxt_en"), "46", None, id="another driver"),
         pytest.param(node(pfc=0xFF), "46", Status.PASS, id="all are paused"),
@@ -73,6 +94,98 @@ def test_how_it_is_mended() -> None:
     assert "export NCCL_IB_TC=96   # DSCP 24" in found.fix.commands and "priority 3 alone is paused" in found.message
     unset = judged(node(), None)
     assert unset and "NCCL sends by priority 0" in unset.notes[0]
+
+
+def test_a_service_level_is_the_priority_of_a_tag() -> None:
+    variables = {"NCCL_IB_TC": "106", "NCCL_IB_SL": "3"}
+    found = f.judge(gid, f.machine({**node(dscp=()), Environ: f.environ(variables)}))
+    assert [one.status for one in found if one.subject == "traffic class"] == [Status.PASS]
+    wrong = judged(node(dscp=()), "106")
+    assert wrong and wrong.fix and "mlnx_qos -i INTERFACE --trust dscp" in wrong.fix.commands
+    assert "by priority 0 (NCCL_IB_SL), not by their DSCP" in wrong.message
+
+
+def test_which_half_of_ecn_is_missing() -> None:
+    for ecn, point in (((0, 8), "roce_np"), ((8, 0), "roce_rp")):
+        found = judged(node(pfc=0, ecn=ecn), "106")
+        assert found and found.fix and found.fix.commands == (f"echo 1 > /sys/class/net/INTERFACE/ecn/{point}/enable/3",)
+
+
+FOLDER = "/sys/class/net/eth1"
+
+
+def files(**said: Any) -> dict[str, Any]:
+    """As MLNX_OFED's mlx5 writes them, ECN on priority 3 alone."""
+    enable = {f"file:{FOLDER}/ecn/{point}/enable/{n}": f"{int(n == 3)}\n" for point in ("roce_np", "roce_rp") for n in range(8)}
+    usual = {f"file:{FOLDER}/qos/trust": "dscp\n", f"dir:{FOLDER}/ecn": ["roce_np", "roce_rp"], **enable}
+    return usual | {f"file:{FOLDER}/{name}": value for name, value in said.items()}
+
+
+@pytest.mark.parametrize(
+    ("answers", "trust", "ecn"),
+    [
+        (files(), "dscp", (8, 8)),
+        (files(**{"ecn/roce_np/enable/3": "0\n"}), "dscp", (0, 8)),
+        (files(**{"qos/trust": "pcp\n"}), "pcp", (8, 8)),
+        ({}, None, None),  # the driver of the kernel, or another recording
+        (files(**{"qos/trust": LOST}), Kind.DENIED, (8, 8)),
+        (files(**{"qos/trust": "both"}), Kind.UNSUPPORTED, (8, 8)),
+        (files(**{"ecn/roce_rp/enable/7": LOST}), "dscp", Kind.DENIED),
+        (files(**{"ecn/roce_rp/enable/7": "on"}), "dscp", Kind.UNSUPPORTED),
+        (files(**{"ecn/roce_rp/enable/7": Unavailable(Kind.ABSENT)}), "dscp", Kind.ABSENT),
+        ({f"dir:{FOLDER}/ecn": LOST}, None, Kind.DENIED),
+    ],
+)
+def test_the_drivers_own_files(answers: dict[str, Any], trust: object, ecn: object) -> None:
+    found = dcb.with_sysfs(ReplayHost(answers), dcb.Qos(), FOLDER)
+    kinds = [one.kind if isinstance(one, Unavailable) else one for one in (found.trust, found.ecn)]
+    assert kinds == [trust, ecn]
+
+
+@pytest.mark.parametrize(
+    ("told", "shares"),
+    [
+        (None, None),
+        ({"classes": [0, 1, 2, 3, 4, 5, 6, 7], "kinds": [2] * 8, "shares": [12, 13, 12, 13, 12, 13, 12, 13]}, (12, 13) * 4),
+        (
+            {"classes": [0, 0, 0, 3, 0, 0, 6, 0], "kinds": [2, 0, 0, 2, 0, 0, 0, 0], "shares": [50, 0, 0, 50, 0, 0, 0, 0]},
+            "3:50%",
+        ),
+        ({"classes": [9] * 8, "kinds": [2] * 8, "shares": [1] * 8}, Kind.MALFORMED),
+        ({"classes": [0] * 7, "kinds": [2] * 8, "shares": [1] * 8}, Kind.MALFORMED),
+        ([1], Kind.MALFORMED),
+    ],
+)
+def test_shares_of_priorities(told: Any, shares: object) -> None:
+    found = dcb.shares(told)
+    if shares == "3:50%":
+        text = dcb.Qos(shares=found).words()["ets"]
+        assert "3:50%" in text and "6:strict" in text
+    else:
+        assert (found.kind if isinstance(found, Unavailable) else found) == shares
+
+
+def test_rails_are_compared_in_words() -> None:
+    table = tuple((dscp, 3 if dscp in (26, 27) else 0) for dscp in range(64))
+    said = dcb.Qos(pfc=8, dscp=table, trust="dscp", ecn=(8, 0xFF)).words()
+    ecn = "3 told of, 0 1 2 3 4 5 6 7 heeded"
+    assert said == {"pfc": "3", "dscp": "0-25:0 26-27:3 28-63:0", "trust": "dscp", "ecn": ecn}
+    assert dcb.Qos(pfc=LOST, ecn=(0, 0)).words() == {"ecn": "(none)"}
+
+
+def test_the_fleet_compares_it() -> None:
+    links = [
+        {"name": name, "physical": True, "up": True, "qos": {"pfc": "3", "ecn": ecn}}
+        for name, ecn in (("a", "3"), ("b", "(none)"))
+    ]
+    found = traits({"links": links}, "")
+    assert {str(name): value for name, value in found.values.items() if name.family is Family.QOS} == {
+        "qos a": "ecn 3; pfc 3",
+        "qos b": "ecn (none); pfc 3",
+    }
+    net = dict(healthy.hgx_roce())[Net]
+    link = replace(net.links[-1], qos=dcb.Qos(pfc=8, trust=LOST))
+    assert inventory({"Net": replace(net, links=(link,))})["links"][0]["qos"] == {"pfc": "3"}
 
 
 def test_of_another_environment_nothing_is_said() -> None:

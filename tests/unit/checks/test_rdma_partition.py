@@ -26,11 +26,9 @@ def said(table: list[int], index: str | None = None, config: dict[str, object] =
 @pytest.mark.parametrize(
     ("table", "index", "words", "mend"),
     [
-        (LIMITED, None, "takes index 0 of the table, which is 0x7fff: a limited member", "NCCL_IB_PKEY=1"),
         (LIMITED, "0x8012", "takes NCCL_IB_PKEY=0x8012, and the table has 3 entries", "NCCL_IB_PKEY=1"),
         (LIMITED, "-1", "takes NCCL_IB_PKEY=-1, and the table has 3 entries", "NCCL_IB_PKEY=1"),
         (LIMITED, "2", "takes NCCL_IB_PKEY=2, and that entry is empty", "NCCL_IB_PKEY=1"),
-        ([0x7FFF], None, "a limited member", "smpquery pkeys"),
         ([0x8000], None, "and that entry is empty", "smpquery pkeys"),
     ],
 )
@@ -40,6 +38,17 @@ def test_a_key_by_which_nothing_comes_through(table: list[int], index: str | Non
     assert words in one.message
     assert one.fix is not None
     assert mend in f"{one.fix.summary} {one.fix.commands}"
+
+
+@pytest.mark.parametrize(
+    ("table", "mend"),
+    [(LIMITED, "NCCL_IB_PKEY=1"), ([0x7FFF], "smpquery pkeys")],
+)
+def test_a_limited_member_works_among_full_ones(table: list[int], mend: str) -> None:
+    (one,) = said(table)
+    assert one.status == "unknown" and "takes index 0 of the table, which is 0x7fff: a limited member" in one.message
+    assert one.fix is not None and mend in f"{one.fix.summary} {one.fix.commands}"
+    assert one.perhaps is not None and (one.perhaps.status, str(one.perhaps.severity)) == ("fail", "critical")
 
 
 @pytest.mark.parametrize(
