@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
+from netdoctor.config import documents
 from netdoctor.model import CheckResult, Command, Finding, Report, Status
 from netdoctor.process import given
 from netdoctor.process.signals import Interrupted, interruptible
@@ -91,6 +92,10 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
     try:
         with interruptible():
             for path in _expand(paths):
+                if what := _document(path):  # it quotes logs, and is none
+                    if path in paths:
+                        raise setup.UsageError(f"{path}: {what}; it is no log")
+                    continue
                 parser.file(path)
                 for block in _blocks(path):
                     if block is None:
@@ -103,6 +108,18 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
         raise setup.UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     facts = parser.facts()
     return (facts if stop else replace(facts, written=_written(facts.files))), stop
+
+
+def _document(path: str) -> str | None:
+    """In words what netdoctor wrote into a file and who reads it; None: it is a log."""
+    import os
+
+    if not os.path.isfile(path) or not given.start(path, 64).lstrip().startswith(b"{"):
+        return None
+    try:
+        return documents.ours(given.text(path, errors="replace"))
+    except OSError:  # larger than a document of ours
+        return None
 
 
 def _written(paths: Sequence[str]) -> bool:
