@@ -221,3 +221,11 @@ def test_no_mend_overwrites_what_another_has_written() -> None:
         (added.add(file) if sign == ">>" else anew[file].add(line))
     assert len(anew) > 5 and added
     assert {file: lines for file, lines in anew.items() if len(lines) > 1 or file in added} == {}
+
+
+def test_smpquery_is_told_whom_to_ask() -> None:
+    """Without a destination it prints its usage (`argc < 2` of smpquery.c), and LID 0 is none (IB_LID_VALID of mad.h): a port
+    asks itself by the direct route 0."""
+    text = (ROOT / "fixtures/faults/golden.json").read_text(encoding="utf-8")
+    asked = re.findall(r'"smpquery ([^"]*)', text)
+    assert len(asked) > 2 and all(re.match(r"-C \S+ -D \w+ 0\b", one) for one in asked), asked
