@@ -118,7 +118,7 @@ def numa_affinity(
         here = Here(cpu, cpu.nodes, vantage, run, affinity.binders(environ), ignores, masks, intent.ranks_here or 1)
         # Inside one rank of a launcher the mask is that rank's, and so is one GPU; one task alone may start ranks.
         mine = places[rank : rank + 1] if rank is not None and rank < len(places) else places
-        among = hcas.Candidates(rdma.devices or (), pci)
+        among = hcas.candidates(rdma.devices or (), pci)
         for gpu in mine:
             yield _of_gpu(gpu, here, affinity.hca_node(gpu, among))
         if launcher and rank == 0 and 1 not in (launcher.local_world, launcher.world):  # it looks for all of them

@@ -384,7 +384,7 @@ _PLAIN: Final = {
     "fabric_manager": (
         Fix(
             "start the Fabric Manager of the driver's version",
-            ("systemctl status nvidia-fabricmanager",),
+            ("systemctl restart nvidia-fabricmanager", "systemctl status nvidia-fabricmanager"),
             ("systemctl enable --now nvidia-fabricmanager",),
         ),
     ),
@@ -392,8 +392,8 @@ _PLAIN: Final = {
     "imex": (
         Fix(
             "start IMEX with the addresses of all nodes of the NVLink domain",
-            ("systemctl status nvidia-imex",),
-            ("/etc/nvidia-imex/nodes_config.cfg", "systemctl enable --now nvidia-imex"),
+            ("cat /etc/nvidia-imex/nodes_config.cfg   # an address a line", "systemctl restart nvidia-imex"),
+            ("systemctl enable --now nvidia-imex",),
         ),
     ),
 }

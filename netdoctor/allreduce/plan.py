@@ -158,7 +158,7 @@ def _ports(facts: Mapping[str, Any]) -> list[tuple[str, int, tuple[int, int]]]:
         return []  # the job's choice: then one run over whatever carries its data
     choice = selector.parse_hcas(environ.get("NCCL_IB_HCA") or "")
     places = hcas.places(gpus, pci)
-    among = hcas.Candidates(rdma.devices, pci)
+    among = hcas.candidates(rdma.devices, pci)
     meant = [(p.ordinal, among.nearest(p)[1]) for p in places or () if p.ordinal is not None]
     out = []
     for device in (one.device for one in hcas.subjects(rdma.devices, places, pci, choice)):

@@ -60,7 +60,7 @@ HOST: Final = {
         "lift the locked-memory limit of the job",
         ("ulimit -l unlimited",),
         (
-            "echo '* - memlock unlimited' > /etc/security/limits.d/90-netdoctor.conf   # login sessions (pam_limits)",
+            "echo '* - memlock unlimited' > /etc/security/limits.d/90-netdoctor-memlock.conf   # login sessions (pam_limits)",
             "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
         ),
     ),
@@ -68,7 +68,7 @@ HOST: Final = {
         "lift the limit of open files",
         ("ulimit -n $(ulimit -Hn)",),
         (
-            "echo '* - nofile 1048576' > /etc/security/limits.d/90-netdoctor.conf   # login sessions (pam_limits)",
+            "echo '* - nofile 1048576' > /etc/security/limits.d/90-netdoctor-nofile.conf   # login sessions (pam_limits)",
             "LimitNOFILE=1048576 in slurmd's systemd unit, PropagateResourceLimitsExcept=NOFILE in slurm.conf",
         ),
     ),
@@ -76,7 +76,7 @@ HOST: Final = {
         "let the job have more processes and threads",
         ("ulimit -u $(ulimit -Hu)",),
         (
-            "echo '* - nproc unlimited' > /etc/security/limits.d/90-netdoctor.conf   # login sessions (pam_limits)",
+            "echo '* - nproc unlimited' > /etc/security/limits.d/90-netdoctor-nproc.conf   # login sessions (pam_limits)",
             "LimitNPROC=infinity and TasksMax=infinity in the systemd unit that starts the job (slurmd)",
         ),
     ),

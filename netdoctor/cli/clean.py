@@ -11,8 +11,9 @@ from netdoctor import textsafe
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.credentials import GONE, scrub, secret_name
+from netdoctor.process import given
 
-MAX_TEXT: Final = 512 << 20
+MAX_BYTES: Final = 512 << 20
 # Tags of HTML and XML, and what browsers run or draw: only the text between them and the values in them are anybody's words.
 _MARKUP: Final = re.compile(r"<style\b.*?</style>|<script>.*?</script>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _VALUE: Final = re.compile(r"(=\")(?!data:)([^\"]*)(?=\")")
@@ -33,16 +34,9 @@ def run(options: Options, path: str, output: str | None) -> int:
 
 def _read(path: str) -> str:
     try:
-        if path == "-":
-            text = deliver.taken(MAX_TEXT + 1, "backslashreplace")
-        else:
-            with open(path, encoding="utf-8", errors="backslashreplace", newline="") as file:
-                text = file.read(MAX_TEXT + 1)
+        return given.text(path, MAX_BYTES, "backslashreplace")
     except OSError as error:
         raise setup.UsageError(f"{path}: {error.strerror or error}") from None
-    if len(text) > MAX_TEXT:
-        raise setup.UsageError(f"{path}: longer than {MAX_TEXT >> 20} MiB")
-    return text
 
 
 def clean(text: str) -> str:

@@ -144,19 +144,6 @@ def put(text: str, to: TextIO | None = None) -> None:
     stream.flush()
 
 
-def taken(limit: int = -1, errors: str = "strict") -> str:
-    """What comes on standard input, at most so many characters: UTF-8 whatever the locale, as files are read."""
-    if (raw := getattr(sys.stdin, "buffer", None)) is None:
-        return sys.stdin.read(limit)
-    import io
-
-    stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, newline="")
-    try:
-        return stream.read(limit)
-    finally:
-        stream.detach()
-
-
 def _rendered(report: Report, options: Options, name: str, *, width: int | None = None, colour: bool = False) -> str:
     return formats.render(report, name, width=width, colour=colour, verbose=options.verbose)
 

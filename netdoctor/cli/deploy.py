@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from netdoctor.cli import deliver
 from netdoctor.cli.options import Options
+from netdoctor.process import given
 from netdoctor.textsafe import listed, nearest
 
 if TYPE_CHECKING:
@@ -71,8 +72,7 @@ def gate(file: str, image: str | None) -> int:
     if image is not None and not _IMAGE.fullmatch(image):
         return refused(f"--image: no name of an image: {image!r} (registry.example.com/netdoctor:1 is one)")
     try:
-        with open(0 if file == "-" else file, encoding="utf-8", closefd=file != "-") as stream:
-            deliver.put(gated(stream.read(), files("netdoctor.deploy") / "kubernetes/components/gate", image))
+        deliver.put(gated(given.text(file), files("netdoctor.deploy") / "kubernetes/components/gate", image))
     except (OSError, UnicodeDecodeError, GateError) as error:
         return refused(f"{file}: {getattr(error, 'strerror', None) or error}")
     return 0

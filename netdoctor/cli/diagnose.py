@@ -6,6 +6,7 @@ from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult, Kind
+from netdoctor.process import given
 from netdoctor.snapshot.diagnose import diagnose
 from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, loads
 
@@ -14,7 +15,7 @@ def run(options: Options, file: str) -> int:
     """The exit code of the report that is printed."""
     try:
         deliver.check(options)
-        snapshot = _read(file)
+        snapshot = loads(given.text(file))
         config = setup.configuration(options, recorded=snapshot.policy)
     except setup.UsageError as error:
         return deliver.refuse(error, options)
@@ -43,10 +44,3 @@ def _of_several_nodes(snapshot: Snapshot) -> bool:
     """Whether other nodes were met, or it cannot be told.  A look at one node alone says that it read nothing of others."""
     cluster = snapshot.runs.get("Cluster")
     return cluster is not None and (cluster.lost is None or cluster.lost.kind is not Kind.NOT_READ)
-
-
-def _read(file: str) -> Snapshot:
-    if file == "-":
-        return loads(deliver.taken())
-    with open(file, encoding="utf-8") as stream:
-        return loads(stream.read())

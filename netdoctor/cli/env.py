@@ -12,6 +12,7 @@ from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.config import documents
 from netdoctor.model import Command, Finding, Report, Status
+from netdoctor.process import given
 
 if TYPE_CHECKING:
     from netdoctor.config.load import Config
@@ -209,9 +210,6 @@ def _read(path: str) -> str:
     from netdoctor.variables.files import MAX_TEXT
 
     try:
-        if path == "-":
-            return deliver.taken(MAX_TEXT + 1, "backslashreplace")
-        with open(path, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            return file.read(MAX_TEXT + 1)
+        return given.start(path, 4 * (MAX_TEXT + 1)).decode("utf-8", "backslashreplace")  # a character has at most four bytes
     except OSError as error:
         raise setup.UsageError(f"{path}: {error.strerror or error}") from None

@@ -19,7 +19,7 @@ from netdoctor.facts.job import expected_of
 from netdoctor.host.base import ReplayHost
 from netdoctor.model import Health, Json, Report, Severity, Status
 from netdoctor.nccl.transport import shown_network
-from netdoctor.process import signals
+from netdoctor.process import given, signals
 from netdoctor.snapshot.snapshot import Snapshot, SnapshotError, loads
 from netdoctor.textsafe import nearest
 
@@ -65,10 +65,7 @@ def _parts(names: Iterable[str]) -> Collection[Part]:
 
 def _read(file: str) -> Snapshot:
     try:
-        if file == "-":
-            return loads(deliver.taken())
-        with open(file, encoding="utf-8") as stream:
-            return loads(stream.read())
+        return loads(given.text(file))
     except (SnapshotError, OSError, UnicodeDecodeError) as error:
         raise SnapshotError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
 

@@ -68,7 +68,10 @@ def report(fleet: Fleet, profile: str = "default") -> Report:
 def _names(path: str | None) -> list[str] | None:
     from netdoctor.fleet.read import expected_names
 
-    names = expected_names(path) if path is not None else None
+    try:
+        names = expected_names(path) if path is not None else None
+    except OSError as error:
+        raise setup.UsageError(f"--expected {path}: {error.strerror or error}") from None
     if names == []:
         raise setup.UsageError(f"--expected {path}: there is no name in it")
     return names

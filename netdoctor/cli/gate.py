@@ -79,6 +79,8 @@ def _gated(objects: list[Any], folder: Traversable, image: str | None) -> str:
             _note(one, f"no pod is in it: {why}")
     if not places:
         raise GateError("no pod is in it: nothing was gated")
+    if any(not isinstance(one.get("kind"), str) for one, _ in places):
+        raise GateError("a pod is in what has no kind: it is no manifest")
     told: dict[int, tuple[Object, dict[str, None]]] = {}
     for one, way in asking or places:
         said = told.setdefault(id(one), (one, {}))[1]

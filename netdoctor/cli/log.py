@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
+from netdoctor.config import documents
 from netdoctor.model import CheckResult, Command, Finding, Report, Status
+from netdoctor.process import given
 from netdoctor.process.signals import Interrupted, interruptible
 
 if TYPE_CHECKING:
-    import io
-
     from netdoctor.nccl.log.facts import LogFacts
     from netdoctor.policy import Decide
 
@@ -92,6 +92,10 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
     try:
         with interruptible():
             for path in _expand(paths):
+                if what := _document(path):  # it quotes logs, and is none
+                    if path in paths:
+                        raise setup.UsageError(f"{path}: {what}; it is no log")
+                    continue
                 parser.file(path)
                 for block in _blocks(path):
                     if block is None:
@@ -104,6 +108,18 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
         raise setup.UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     facts = parser.facts()
     return (facts if stop else replace(facts, written=_written(facts.files))), stop
+
+
+def _document(path: str) -> str | None:
+    """In words what netdoctor wrote into a file and who reads it; None: it is a log."""
+    import os
+
+    if not os.path.isfile(path) or not given.start(path, 64).lstrip().startswith(b"{"):
+        return None
+    try:
+        return documents.ours(given.text(path, errors="replace"))
+    except OSError:  # larger than a document of ours
+        return None
 
 
 def _written(paths: Sequence[str]) -> bool:
@@ -171,36 +187,33 @@ def _refused(error: OSError) -> None:
 
 def _blocks(path: str) -> Iterator[bytes | None]:
     """None, last, for a file that ends before its end."""
-    if path == "-":
-        stdin = cast("io.BufferedReader", sys.stdin.buffer)
-        yield from _unpacked(stdin.read1)  # what there is: `read` waits for a whole block, which a signal would lose
-        return
-    with open(path, "rb", buffering=0) as raw:
-        yield from _unpacked(raw.read)
+    came = given.blocks(path)  # as it comes: a whole block of a pipe would be waited for, and lost to a signal
+    with contextlib.closing(came):
+        yield from _unpacked(lambda: next(came, b""))
 
 
-def _recoded(first: bytes, read: Callable[[int], bytes | None]) -> Iterator[bytes]:
+def _recoded(first: bytes, read: Callable[[], bytes]) -> Iterator[bytes]:
     """UTF-16 as UTF-8: what PowerShell's ``>`` writes."""
     import codecs
 
     decode = codecs.getincrementaldecoder("utf-16")("replace").decode
     while first:
         yield decode(first).encode("utf-8", "replace")
-        first = read(_BLOCK) or b""
+        first = read()
 
 
-def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes | None]:
+def _unpacked(read: Callable[[], bytes]) -> Iterator[bytes | None]:
     """Blocks of a stream, unpacked where it is gzip (RFC 1952: 1f 8b), by its bytes and not by its name."""
-    first = read(_BLOCK) or b""
+    first = read()
     if len(first) == 1:
-        first += read(_BLOCK) or b""
+        first += read()
     if first[:2] in _UTF16:
         yield from _recoded(first, read)
         return
     if first[:2] != b"\x1f\x8b":
         while first:
             yield first
-            first = read(_BLOCK) or b""
+            first = read()
         return
     import zlib
 
@@ -218,6 +231,6 @@ def _unpacked(read: Callable[[int], bytes | None]) -> Iterator[bytes | None]:
             unpack = zlib.decompressobj(31)
             first = rest if rest[:2] == b"\x1f\x8b" else b""
         elif not first:
-            first = read(_BLOCK) or b""
+            first = read()
             if not first and not unpack.eof:
                 yield None

@@ -138,11 +138,12 @@ def _key(path: str | None) -> bytes:
     """What pseudonyms are made with: the content of a file, or random bytes that nobody keeps."""
     import os
 
+    from netdoctor.process import given
+
     if path is None:
         return os.urandom(32)
     try:
-        with open(path, "rb") as file:
-            return file.read(4096)
+        return given.start(path, 4096)
     except OSError as error:
         print(f"netdoctor: --pseudonym-key: {path}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(2) from None

@@ -59,7 +59,7 @@ def _lines(options: Options, config: Config, work: engine.Work) -> Iterator[str]
     if isinstance(found, str):
         session, what = live.by_nccl(found, libraries, config), f"{found}, without torch"
     elif found is not None or isinstance(python, Unavailable) or none:
-        lost = found or (python if isinstance(python, Unavailable) else libraries.torch)
+        lost = found or (python if isinstance(python, Unavailable) else f"{python.path} has no torch")
         yield from _no_run(f"{getattr(lost, 'detail', '') or lost}; --python names the job's")
         return
     else:

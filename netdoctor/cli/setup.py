@@ -169,7 +169,7 @@ def load_checks(
     known = {spec.id for spec in loaded.specs} | {result.id for result in loaded.results} | set(only if lost else ())
     missing = [id for id in only if id not in known]
     if missing:
-        words = f"--only: no check {missing[0]!r}{nearest(missing[0], sorted(known))}"
+        words = f"--only: no check {missing[0]!r}{nearest(missing[0], sorted(known)) or '; netdoctor list names them'}"
         raise UsageError("; ".join([words, *(f"{f.subject}: {f.message}" for r in loaded.results for f in r.findings)]))
     _warn(config, loaded)
     results = loaded.results

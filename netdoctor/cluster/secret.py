@@ -12,12 +12,12 @@ import os
 import re
 import secrets
 import subprocess
-import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from netdoctor.cluster.observations import Proof
+from netdoctor.process import given
 
 VARIABLE: Final = "NETDOCTOR_TOKEN"
 # 16 characters drawn at random are 64 bits even of hex digits; who sees a meeting can try tokens offline.
@@ -65,10 +65,7 @@ def take(file: str | None, environ: MutableMapping[str, str]) -> Secret:
 
 def _read(file: str) -> str:
     try:
-        if file == "-":
-            return sys.stdin.buffer.read(2048).decode("ascii", "replace")
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
-            return stream.read(2048).decode("ascii", "replace")
+        return given.start(file, 2048).decode("ascii", "replace")
     except OSError as error:
         raise SecretError(f"--token-file {file}: {error.strerror}") from None
 

@@ -6,10 +6,7 @@ it is always read, and every other source can only make it stricter: the one who
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
@@ -18,8 +15,7 @@ from netdoctor.config import documents
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
 from netdoctor.config.keys import KEYS, WrongValueError, from_text
 from netdoctor.policy import Waiver
-from netdoctor.process import far
-from netdoctor.process.streams import readable
+from netdoctor.process import far, given
 from netdoctor.textsafe import nearest
 
 SITE_FILE: Final = "/etc/netdoctor/config.yaml"
@@ -227,36 +223,15 @@ def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:
     return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], notes=notes)
 
 
-def _bytes(path: str) -> bytes:
-    """The start of a file, or of what a pipe brings within `far.LIMIT`."""
-    data, until = bytearray(), time.monotonic() + far.LIMIT
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # not to wait for a writer
-    try:
-        while len(data) <= MAX_BYTES:
-            if not readable(fd, until - time.monotonic()):
-                raise TimeoutError(errno.ETIMEDOUT, f"nothing came for {far.LIMIT:g} s")
-            block = os.read(fd, MAX_BYTES)
-            data += block
-            if not block:
-                break
-        if not data and stat.S_ISFIFO(os.fstat(fd).st_mode):
-            raise OSError(errno.EPIPE, "a pipe to which nobody writes")
-    finally:
-        os.close(fd)
-    return bytes(data)
-
-
 def _file(path: str, *, must: bool) -> dict[str, Any] | None:
     try:
-        raw = far.call(_bytes, path, path=os.path.abspath(path))
+        raw = given.whole(path, MAX_BYTES, far.LIMIT)
     except (FileNotFoundError, NotADirectoryError) as error:
         if must or far.call(os.path.islink, path, path=os.path.abspath(path)):  # a ConfigMap's link that leads to nothing
             raise ConfigError(f"{error.strerror or error}{_leads(path)}", source=path) from None
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=path) from None
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"larger than {MAX_BYTES >> 20} MiB", source=path)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -298,10 +273,10 @@ def _flatten(data: Any, wrong: Callable[[Path, str], ConfigError]) -> dict[str, 
         if value is not None and not isinstance(value, dict):
             raise wrong((name,), "must be a mapping of keys to values")
         below = {key.partition(".")[2] for key in KEYS if key.startswith(f"{name}.")}
-        for inner, given in (value or {}).items():
+        for inner, said in (value or {}).items():
             if inner not in below:
                 raise wrong((name, inner), _unknown_key(inner, below, name))
-            out[f"{name}.{inner}"] = _checked(f"{name}.{inner}", given, (name, inner), wrong)
+            out[f"{name}.{inner}"] = _checked(f"{name}.{inner}", said, (name, inner), wrong)
     return {key: value for key, value in out.items() if value is not None}
 
 

@@ -191,7 +191,7 @@ _FIXES: Final = {
     Quantity.PACKET: (
         "give its port the MTU of the others: of the link, and of the partition (mtu= in the subnet manager's partitions.conf)",
         "ibv_devinfo -d {} | grep mtu",
-        "smpquery portinfo -C {} 0 1 | grep -i mtu",
+        "smpquery -C {} -D portinfo 0 1 | grep -i mtu",
     ),
     Quantity.GID_KINDS: _GIDS,
     Quantity.FAMILIES: _GIDS,
@@ -211,7 +211,7 @@ _FIXES: Final = {
     Quantity.PKEY: (
         "give its port the partition of the others",
         "cat /sys/class/infiniband/{}/ports/*/pkeys/0",
-        "smpquery pkeys",
+        "smpquery -C {} -D pkeys 0",
     ),
     Quantity.CLOCK: ("see what lowers its clocks: heat, power, a lock", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER -i {}"),
     Quantity.POWER: ("give it the power limit of the others", "nvidia-smi -q -d POWER -i {}", "nvidia-smi -i {} -pl WATT"),

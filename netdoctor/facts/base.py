@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any, ClassVar, Final, TypeVar
+from functools import wraps
+from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 
 from netdoctor.model import Kind, Unavailable
 
 Self = TypeVar("Self", bound="Fact")
+Question = ParamSpec("Question")
+Answer = TypeVar("Answer")
 
 # Of one field these may be evidence: no such module, a port that is none.
 _EVIDENCE: Final = frozenset({Kind.ABSENT, Kind.EMPTY, Kind.MALFORMED, Kind.UNSUPPORTED})
@@ -46,3 +50,20 @@ class Fact:
             elif one.default is MISSING and one.default_factory is MISSING:
                 raise TypeError(f"{cls.__name__}.{one.name} cannot be unread: give it a default, or `| Unavailable`")
         return values
+
+
+def asked_again(rule: Callable[Question, Answer]) -> Callable[Question, Answer]:
+    """A pure rule that several checks ask of one look's facts: its last answer is kept for the same question.
+
+    The same is one whose first part is the same object, as a fact's field is within a look, and whose others are equal, which
+    the facts of one look are at first sight.  `functools.lru_cache` would hash all of them each time.
+    """
+    last: list[tuple[Any, Any, Answer]] = []
+
+    @wraps(rule)
+    def asked(*facts: Question.args, **named: Question.kwargs) -> Answer:
+        if not last or last[0][0][0] is not facts[0] or last[0][:2] != (facts, named):
+            last[:] = [(facts, named, rule(*facts, **named))]
+        return last[0][2]
+
+    return asked

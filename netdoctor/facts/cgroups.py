@@ -32,7 +32,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class Cgroups(Fact):
-    """Limits that are set, by what they limit; () where every level that exists was read and none sets any."""
+    """The limits of CPU, memory, processes and RDMA that this process's cgroups set.
+
+    () where every level that exists was read and none sets any.
+    """
 
     pids: tuple[Cap | Unavailable, ...] | Unavailable
     cpu: tuple[Cap | Unavailable, ...] | Unavailable

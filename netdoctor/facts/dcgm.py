@@ -80,7 +80,10 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class Dcgm(Fact):
-    """`watching` False: its daemon answers, and nobody told it to watch."""
+    """What DCGM's own daemon and diagnostic say of the GPUs.
+
+    `watching` False: its daemon answers, and nobody told it to watch.
+    """
 
     installed: bool | Unavailable  # dcgmi is there
     watching: bool | Unavailable

@@ -26,7 +26,10 @@ _BY_THE_KERNEL: Final = re.compile(r"eth\d*")
 
 @dataclass(frozen=True)
 class DeviceNames(Fact):
-    """For messages only: that nothing is known here changes no judgement."""
+    """Other names and models of network devices, for messages alone.
+
+    That nothing is known here changes no judgement.
+    """
 
     interface: str | None = None  # the interface that NCCL_SOCKET_IFNAME means by another of its names
     interface_hint: str = ""  # what udev knows of the names in NCCL_SOCKET_IFNAME, where this node has none of them

@@ -35,7 +35,10 @@ class ImexDomain:
 
 @dataclass(frozen=True)
 class Fabric(Fact):
-    """Beside what NVML tells of each GPU (`GpuState.fabric`)."""
+    """Whether the driver waits for the NVLink fabric, and IMEX, which joins the GPUs of several nodes.
+
+    Beside what NVML tells of each GPU (`GpuState.fabric`).
+    """
 
     not_ready: bool | Unavailable  # cuInit answers 802: the driver waits for the fabric, or for confidential computing
     # Both are asked where a GPU is in a fabric beyond the node.

@@ -32,7 +32,7 @@ class Rail:
 
 @dataclass(frozen=True)
 class FlatRails(Fact):
-    """Of the largest subnet that several rails are in."""
+    """The largest IP subnet that several rails are in, and its hosts that did not answer."""
 
     network: str | Unavailable  # "": no two of them are in one
     rails: tuple[Rail, ...] | Unavailable = ()

@@ -60,7 +60,7 @@ class Load:
 
 @dataclass(frozen=True)
 class GpuLoad(Fact):
-    """What NVML showed beside the all-reduce."""
+    """What NVML showed of the GPUs while the all-reduce ran."""
 
     seconds: float | Unavailable
     gpus: Mapping[str, Load] | Unavailable  # by UUID

@@ -21,7 +21,10 @@ _UNKILLABLE: Final = {"zombie": "ended", "disk-sleep": "stuck in the kernel"}  #
 
 @dataclass(frozen=True)
 class GpuUsers(Fact):
-    """For messages only: a GPU is in use whether or not its processes can be named."""
+    """Whose processes are on the GPUs, for messages alone.
+
+    A GPU is in use whether or not its processes can be named.
+    """
 
     processes: Mapping[int, str] | Unavailable = field(default_factory=dict)  # "python (pid 4711, alice)" by PID
     # Of them those that have ended or stand in the kernel, where no signal reaches them (states Z and D of proc_pid_stat(5)).

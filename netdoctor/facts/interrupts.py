@@ -17,7 +17,10 @@ MAX_VECTORS: Final = 64  # per interface; drivers make one queue a core, and 64 
 
 @dataclass(frozen=True)
 class Interrupts(Fact):
-    """CPUs by interface, of those that have message-signalled interrupts of their own."""
+    """The CPUs that the interrupts of network interfaces may go to.
+
+    Of interfaces that have message-signalled interrupts of their own.
+    """
 
     cpus: Mapping[str, frozenset[int] | Unavailable] | Unavailable
 

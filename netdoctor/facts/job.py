@@ -13,7 +13,10 @@ from netdoctor.model import Kind, Unavailable
 
 @dataclass(frozen=True)
 class Expected(Fact):
-    """What the site says must be there; None: nothing said."""
+    """What the site's configuration says must be there.
+
+    None: nothing said.
+    """
 
     gpus: int | None | Unavailable = None
     hcas: int | None | Unavailable = None

@@ -130,7 +130,10 @@ UNLISTED: Final = Meaning("not in NVIDIA's catalogue", False, Action.NONE, False
 
 @dataclass(frozen=True)
 class KernelLog(Fact):
-    """The driver's errors since boot, and the kernel's; `begun` False: the log no longer reaches back to it."""
+    """The errors that the kernel and the GPU driver logged since boot.
+
+    `begun` False: the log no longer reaches back to it.
+    """
 
     events: tuple[XidEvent, ...] | Unavailable
     begun: bool | Unavailable

@@ -34,7 +34,7 @@ class NcclLibrary:
 
 @dataclass(frozen=True)
 class Libraries(Fact):
-    """Libraries around the job."""
+    """The libraries that the job would load: libnccl, torch, NCCL's plugins."""
 
     python: JobPython | Unavailable
     torch: Torch | Unavailable  # Unavailable(Kind.ABSENT): the job's Python has none

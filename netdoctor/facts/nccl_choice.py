@@ -16,7 +16,7 @@ from netdoctor.model import Kind, Unavailable
 
 @dataclass(frozen=True)
 class NcclChoice(Fact):
-    """What one libnccl answered."""
+    """The interface that the job's libnccl takes, as it answered itself."""
 
     library: str | Unavailable
     version: Version | Unavailable

@@ -68,7 +68,7 @@ class Link:
 
 @dataclass(frozen=True)
 class LocalPorts(Fact):
-    """The ports that bind(0) and connect() may take in this network namespace."""
+    """The ports that listeners and connections may take in this network namespace."""
 
     low: int | Unavailable
     high: int | Unavailable

@@ -26,7 +26,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class NetErrors(Fact):
-    """What was counted beside the all-reduce."""
+    """The error counters of links before and after the all-reduce."""
 
     seconds: float | Unavailable
     interfaces: Mapping[str, Errors | Unavailable] | Unavailable  # of this network namespace

@@ -39,7 +39,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Past(Fact):
-    """Good looks of this very node, the oldest first.  () where none is kept."""
+    """The last good looks at this very node.
+
+    The oldest first; () where none is kept.
+    """
 
     entries: tuple[Entry, ...] | Unavailable
     who: str = ""  # which node and place this is; "": it could not be told, and nothing is kept

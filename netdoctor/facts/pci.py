@@ -85,7 +85,7 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class Pci(Fact):
-    """The PCI devices that matter here."""
+    """The accelerators, network controllers and bridges on PCI, and the CPU's model."""
 
     devices: tuple[PciDevice, ...] | Unavailable
     # "AMD (0000:c1:00.0)", "/dev/kfd", "/dev/dxg": what netdoctor cannot judge

@@ -54,7 +54,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PciPath(Fact):
-    """Between GPUs and network controllers."""
+    """What PCIe bridges and the IOMMU do between GPUs and network controllers."""
 
     config: Mapping[str, Config | Unavailable] | Unavailable  # by address: network controllers, and bridges above them and GPUs
     # Of GPUs and HCAs; None: no IOMMU is on.

@@ -15,7 +15,10 @@ _MICROSOFT = "Microsoft Corporation"  # Azure's firmware does not say the type; 
 
 @dataclass(frozen=True)
 class Platform(Fact):
-    """Names that the maker gave; "" where the firmware has none, as on most machines without SMBIOS."""
+    """The names that the machine's maker gave it (DMI).
+
+    "" where the firmware has none, as on most machines without SMBIOS.
+    """
 
     vendor: str | Unavailable  # "NVIDIA", "Amazon EC2"
     product: str | Unavailable  # "DGXH100", "p5.48xlarge"

@@ -43,7 +43,7 @@ class SeenRank:
 
 @dataclass(frozen=True)
 class Ranks(Fact):
-    """Asked where this process is a rank itself."""
+    """The GPUs that the job's ranks on this node were given, where this process is one of them."""
 
     seen: tuple[SeenRank, ...] | Unavailable
 

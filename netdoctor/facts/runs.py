@@ -273,7 +273,7 @@ class Baseline(Fact):
 
 @dataclass(frozen=True)
 class PathRun(Fact):
-    """The inter-node path, proven on one node: P2P and SHM off (or HOSTID), one HCA port at a time."""
+    """The path between nodes, tried on this node alone (P2P and SHM off, or NCCL_HOSTID), one HCA port at a time."""
 
     runs: tuple[Run, ...] | Unavailable
 

@@ -28,7 +28,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class SysctlFiles(Fact):
-    """Of the sysctls of `WANTED`, those that a file sets."""
+    """What the files of sysctl.d(5) set, of what checks judge."""
 
     said: Mapping[str, Said] | Unavailable
 

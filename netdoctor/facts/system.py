@@ -75,7 +75,7 @@ class Mounted:
 
 @dataclass(frozen=True)
 class System(Fact):
-    """Of a node."""
+    """The state of the node's kernel, memory and file systems."""
 
     tainted: int | Unavailable  # bits of Documentation/admin-guide/tainted-kernels.rst
     uptime: float | Unavailable  # seconds

@@ -16,7 +16,7 @@ _FREE = frozenset(("CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"))
 
 @dataclass(frozen=True)
 class Tasks(Fact):
-    """Asked where the limit holds."""
+    """How many tasks the job's user has, where a limit of that holds."""
 
     of_user: int | None | Unavailable  # that /proc shows; None: the limit does not hold, and nobody counted
     hidden: bool | Unavailable = False  # /proc may not show all of them: those that may not be traced (hidepid)

@@ -15,6 +15,7 @@ from netdoctor.facts.job import Expected
 from netdoctor.fleet.extract import Extract, MalformedReportError
 from netdoctor.fleet.nodes import Problem, ProblemKind, Reading
 from netdoctor.model import REPORT_SCHEMA
+from netdoctor.process import given
 from netdoctor.textsafe import as_line
 
 MAX_BYTES: Final = 5_000_000  # a report of a 16-GPU node with all runs is below 300 KB
@@ -158,10 +159,7 @@ def _bytes(path: str) -> tuple[bytes, float, tuple[int, int]]:
 
 def expected_names(path: str) -> list[str]:
     """Node names of a hosts file: one a line, ``#`` starts a comment, repeated names count once.  OSError, ValueError."""
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        text = file.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise ValueError(f"{path}: larger than {MAX_BYTES:,} bytes")
+    text = given.whole(path, MAX_BYTES).decode("utf-8-sig", "replace")
     lines = [line.partition("#")[0].strip() for line in text.split("\n")]
     if short := next((line for line in lines if _SHORT.search(line)), None):
         raise ValueError(f"{path}: one name a line, not {as_line(short, 80)}: scontrol show hostnames writes it out")

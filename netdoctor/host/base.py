@@ -104,7 +104,7 @@ def matching(host: Host, path: str, pattern: str) -> re.Match[str] | Unavailable
 
 def value(got: object, kind: type[T], what: str) -> T | Unavailable:
     """A field of a helper's answer: of this type, or why there is none."""
-    if (lost := unavailable_in(got)) is not None:
+    if isinstance(got, dict) and (lost := unavailable_in(got)) is not None:
         return lost
     if isinstance(got, kind) and (kind is bool or not isinstance(got, bool)):
         return got

@@ -44,7 +44,7 @@ def assigned(
     `by_place`: a file, or a plugin that makes one device of several, says which is whose, and the nearest is all that is known.
     """
     if by_place:
-        among = hcas.Candidates(devices, pci)
+        among = hcas.candidates(devices, pci)
         ways = instead = [_nearest(gpu, among) for gpu in places]
     else:
         both = [hcas.used_both(gpu, devices, pci, nccl.version, direct(gpu)) for gpu in places]
@@ -77,7 +77,7 @@ def _by_nvlink(gpu: hcas.GpuPlace, way: hcas.Reached, devices: tuple[RdmaDevice,
     through_cpu = way.certain and rank(way.kind) > rank("PXN")
     if not (through_cpu and gpu.gpu and any(gpu.gpu.nvlinks or ())):
         return way
-    return _nearest(gpu, hcas.Candidates(devices, pci))._replace(figures=way.figures)
+    return _nearest(gpu, hcas.candidates(devices, pci))._replace(figures=way.figures)
 
 
 def _relayed(gpu: hcas.GpuPlace, way: hcas.Reached, every: Sequence[hcas.Reached]) -> bool:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from netdoctor.facts.accelerator import others
+from netdoctor.facts.base import asked_again
 from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import Pci, PciDevice
@@ -318,6 +319,7 @@ class Subject:
     gpus: frozenset[str] = frozenset()  # labels of those that it is nearest to
 
 
+@asked_again
 def subjects(
     devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] | Unavailable, pci: Pci, choice: Selector | None
 ) -> tuple[Subject, ...]:
@@ -332,12 +334,18 @@ def subjects(
     return (*named, *(one for one in others if one.device.name not in called))
 
 
+@asked_again
+def candidates(devices: tuple[RdmaDevice, ...], pci: Pci) -> Candidates:
+    """These devices, for each GPU to look for its own."""
+    return Candidates(devices, pci)
+
+
 def _nearest_to_any(devices: tuple[RdmaDevice, ...], gpus: tuple[GpuPlace, ...] | Unavailable, pci: Pci) -> tuple[Subject, ...]:
     if isinstance(gpus, Unavailable):
         return tuple(Subject(d, f"the job's GPUs could not be read ({gpus})", False) for d in devices)
     if not gpus:
         return tuple(Subject(d, "no GPU to measure the distance from", True) for d in prefer(list(devices)))
-    among = Candidates(devices, pci)
+    among = candidates(devices, pci)
     claims = [claim for gpu in gpus for claim in _claims(gpu, among)]
     if not isinstance(pci.devices, Unavailable):
         known = {claim.device for claim in claims}

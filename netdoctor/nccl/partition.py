@@ -93,4 +93,4 @@ def _mend(ports: Sequence[RdmaPort], mend: Callable[[str], Fix]) -> Fix:
     if index is not None:
         return mend(f"{INDEX}={index}")
     text = "make its ports full members of a partition, in the subnet manager (partitions.conf: =full; UFM: membership full)"
-    return Fix(text, (HOW, "smpquery pkeys LID"))
+    return Fix(text, (HOW, "smpquery -C DEVICE -D pkeys 0"))

@@ -33,7 +33,10 @@ _SPARE: Final = 2  # as much again must be left, for nobody may be killed for a 
 
 @dataclass(frozen=True)
 class ShmProof(Fact):
-    """Asked where ranks of NCCL are to start, from the job's own place."""
+    """Whether /dev/shm took files of the size that NCCL's ranks need.
+
+    Asked where ranks of NCCL are to start, from the job's own place.
+    """
 
     size: int | Unavailable  # bytes that the child asked for
     error: str | Unavailable  # errno name; "": it had them, and gave them back

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from netdoctor.model import NODE, CheckResult, Finding, Health, Report, Status, count, plain, size_text
 from netdoctor.policy import no_accelerator
-from netdoctor.report.values import MOST_NAMES, WRONG, Row, fails, points, rows, runs, shown
+from netdoctor.report.values import MOST_NAMES, WRONG, Row, fails, points, rest, rows, runs, shown
 from netdoctor.textsafe import clean, listed
 
 _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
@@ -267,12 +267,6 @@ def _count(check: CheckResult) -> str:
         return ""
     alike = sum(f.status is check.status for f in check.findings)
     return f"{alike} of {len(check.findings)}{rest(check)}: "
-
-
-def rest(check: CheckResult) -> str:
-    """What the other subjects are: `` (1 skip, 2 unknown)``; "" where there are none."""
-    others = [f.status.value for f in check.findings if f.status is not check.status]
-    return f" ({', '.join(f'{others.count(word)} {word}' for word in dict.fromkeys(others))})" if others else ""
 
 
 def notes(checks: Iterable[CheckResult]) -> Iterator[str]:

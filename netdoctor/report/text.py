@@ -23,6 +23,7 @@ from netdoctor.report.values import (
     identity,
     outlook,
     points,
+    rest,
     rows,
     runs,
     shown,
@@ -181,7 +182,7 @@ def _summed(check: CheckResult, wrong: list[tuple[Finding, list[str]]]) -> str:
     (finding, subjects), alike = wrong[0], [f for f in check.findings if f.status is check.status]
     said = f": {clean(finding.message)}" if len(wrong) == 1 else ""
     who = subjects if said else list(dict.fromkeys(f.subject for f in alike))
-    return f"{len(alike)} of {len(check.findings)}: {listed([clean(one) for one in who], MOST_NAMES)}{said}"
+    return f"{len(alike)} of {len(check.findings)}{rest(check)}: {listed([clean(one) for one in who], MOST_NAMES)}{said}"
 
 
 def _expanded(finding: Finding, subjects: list[str], width: int | None) -> Iterator[str]:

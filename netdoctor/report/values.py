@@ -198,6 +198,12 @@ def points(by_size: Any) -> list[tuple[int, float]]:
     )
 
 
+def rest(check: CheckResult) -> str:
+    """What the other subjects are: `` (1 skip, 2 unknown)``; "" where there are none."""
+    others = [f.status.value for f in check.findings if f.status is not check.status]
+    return f" ({', '.join(f'{others.count(word)} {word}' for word in dict.fromkeys(others))})" if others else ""
+
+
 def headline(check: CheckResult) -> str:
     """The one line of a check: its worst finding, and how many of its subjects share that status."""
     worst = [f for f in check.findings if f.status is check.status]
@@ -207,7 +213,7 @@ def headline(check: CheckResult) -> str:
     first = min(worst, key=lambda f: (bool(f.waived), -(f.severity.rank if f.severity else 0)))
     text = first.message if first.subject == NODE else f"{first.subject}: {first.message}"
     if len(check.findings) > 1:
-        text = f"{len(worst)} of {len(check.findings)}: {text}"
+        text = f"{len(worst)} of {len(check.findings)}{rest(check)}: {text}"
     return clean(text)
 
 

@@ -58,6 +58,8 @@ def loads(text: str) -> Snapshot:
     """The inverse of `dumps`; raises SnapshotError with one line that says what is wrong."""
     import json
 
+    if not text.strip():
+        raise SnapshotError("empty")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

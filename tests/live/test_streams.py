@@ -70,7 +70,7 @@ def test_a_reader_who_goes_away(command: str) -> None:
 
 def test_no_stdin() -> None:
     done = shell("N diagnose - <&-")
-    assert done.returncode == 2 and "not JSON" in done.stderr
+    assert done.returncode == 2 and "empty" in done.stderr
 
 
 def test_progress_does_not_enter_the_report_without_stderr() -> None:

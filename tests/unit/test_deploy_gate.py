@@ -149,6 +149,7 @@ BOMB = "".join(f"{n}: &n{n} [{', '.join([f'*n{n - 1}'] * 9) if n else 'x'}]\n" f
         ("{", "no YAML"),
         ("- 1\n- [x]\n", "no pod is in it"),
         ("spec: {containers: [1]}", "no pod is in it"),
+        ("what: {spec: {containers: [{name: a, image: b}]}}", "it is no manifest"),
         # What Kubernetes refuses as well, and what is a part of itself or far larger than it looks.
         ("kind: Pod\nspec: {containers: [{name: c, resources: abc}]}", "none that Kubernetes takes"),
         ("kind: Pod\nspec: {containers: [{name: c, resources: {limits: [1]}}]}", "none that Kubernetes takes"),

@@ -89,11 +89,10 @@ def test_findings_carry_line_rule_and_row(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_several_files_and_stdin(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
-    monkeypatch.setattr("sys.stdin", io.StringIO("export NCCL_P2P_DISABLE=1\n"))
     conf = wrote(tmp_path, "NCCL_ALGO = Ring\nNCCL_PROTO=LL\nNCCL_PROTO=Simple\n", "nccl.conf")
-    assert run(["-", conf], "2.27.5") == 3
+    with open(wrote(tmp_path, "export NCCL_P2P_DISABLE=1\n", "given")) as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert run(["-", conf], "2.27.5") == 3
     out = capsys.readouterr().out
     assert "source: -:1" in out and f"{conf}:3" in out
     assert "says Simple, but" in out and "says LL and wins" in out

@@ -1,5 +1,9 @@
 """`netdoctor list` and `netdoctor explain`: every check and every cause can be explained."""
 
+import importlib
+import inspect
+import re
+
 import pytest
 from typer.testing import CliRunner
 
@@ -8,6 +12,7 @@ from netdoctor.causes import CAUSES
 from netdoctor.causes.results import RESULTS
 from netdoctor.cli import main
 from netdoctor.cli.explain import explain, listing
+from netdoctor.facts.registry import RUNS, SOURCES
 from netdoctor.model import CheckResult, Finding, Status
 from netdoctor.plugins import Loaded, load
 
@@ -108,3 +113,12 @@ def test_every_check_can_be_explained() -> None:
 def test_an_unknown_name_is_answered_with_the_nearest(id: str, said: str) -> None:
     with pytest.raises(LookupError, match=said):
         explain(loaded(), id)
+
+
+@pytest.mark.parametrize("name", [*SOURCES, *RUNS])
+def test_what_a_fact_is_about_is_said_without_code(name: str) -> None:
+    """Its first line stands in `explain`, for who does not read the source."""
+    module = importlib.import_module(SOURCES[name].module if name in SOURCES else RUNS[name])
+    line = (inspect.getdoc(getattr(module, name)) or "").partition("\n")[0]
+    assert line.endswith(".") and len(line.split()) > 2
+    assert not re.search(r"[`\"]|\bNone\b|\b(True|False)\b|^(\(\)|\w+ \(\)|Of|For|Asked|Beside|Between) | \(\) ", line), line

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from netdoctor.fixes import (
 )
 from netdoctor.model import Fix
 from netdoctor.plugins import load
+from tests.support.sources import ROOT
 
 
 def at(runtime: str | None) -> Vantage:
@@ -205,3 +207,25 @@ def test_lspci_gets_an_address_and_ibstat_no_interface_alone() -> None:
     places = set(re.findall(r"lspci -vv -s (\S+)", text))
     assert places and all(re.match(r"[0-9a-f]{4,}:|\$\(basename", place) for place in places)
     assert not re.search(r'ibstat e[nt]\w+"', text) and "ibstat eno1 || ethtool eno1" in text
+
+
+def test_no_mend_overwrites_what_another_has_written() -> None:
+    """Whoever follows two mends has both: a file that is written anew belongs to one line alone."""
+    texts = [
+        path.read_text().replace("{SYSCTL_FILE}", SYSCTL_FILE)
+        for folder in ("netdoctor", "checks")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    anew, added = defaultdict[str, set[str]](set), set[str]()
+    for line, sign, file in (found for text in texts for found in re.findall(r"echo ([^>]*?) (>>?) (/[^\s\"']+)", text)):
+        (added.add(file) if sign == ">>" else anew[file].add(line))
+    assert len(anew) > 5 and added
+    assert {file: lines for file, lines in anew.items() if len(lines) > 1 or file in added} == {}
+
+
+def test_smpquery_is_told_whom_to_ask() -> None:
+    """Without a destination it prints its usage (`argc < 2` of smpquery.c), and LID 0 is none (IB_LID_VALID of mad.h): a port
+    asks itself by the direct route 0."""
+    text = (ROOT / "fixtures/faults/golden.json").read_text(encoding="utf-8")
+    asked = re.findall(r'"smpquery ([^"]*)', text)
+    assert len(asked) > 2 and all(re.match(r"-C \S+ -D \w+ 0\b", one) for one in asked), asked

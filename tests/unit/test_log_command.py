@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import pathlib
@@ -127,9 +126,11 @@ def test_one_file_a_rank_in_a_directory_and_packed(tmp_path: pathlib.Path, capsy
     ]
 
 
-def test_stdin(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(BAD.encode()))))
-    assert run(["-"]) == 3
+def test_stdin(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "x.log.gz").write_bytes(gzip.compress(BAD.encode()))
+    with open(tmp_path / "x.log.gz") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert run(["-"]) == 3
     assert "-:1: Call to bind failed" in shown(capsysbinary)
 
 
@@ -149,8 +150,9 @@ def test_the_last_line_of_a_long_log_fails_the_job(
     content = gzip.compress(data) if packed else data
     path = tmp_path / "x.log"
     path.write_bytes(content)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert run(["-" if piped else str(path)], "json") == 3
+    with open(path) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert run(["-" if piped else str(path)], "json") == 3
     (shown_line,) = judged.findings(json.loads(shown(capsysbinary)))[0]["evidence"]["lines"]
     assert shown_line.startswith(f"{'-' if piped else path}:{last}: NVRM: Xid")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from netdoctor.cli import diagnose, env, preflight
+from netdoctor.cli import diagnose, env, log, preflight
 from netdoctor.cli.options import Options
 from netdoctor.config import documents
 from tests.support.clusters import fleets
@@ -28,6 +28,7 @@ def report(tmp_path: pathlib.Path) -> pathlib.Path:
 REFUSING: dict[str, Callable[[str], int]] = {
     "env": lambda path: env.run(Options(), [path]),
     "diagnose": lambda path: diagnose.run(Options(), path),
+    "log": lambda path: log.run(Options(), [path]),
     "configuration": lambda path: preflight.preflight(Options(config=path)),
 }
 
@@ -71,3 +72,12 @@ def test_a_document_of_ours_by_its_schema_wherever_it_stands() -> None:
 
 def test_a_schema_is_printed_without_control_characters() -> None:
     assert "\x08" not in str(documents.ours('{"schema": "netdoctor.s\\bapshot/1"}'))
+
+
+def test_reports_beside_the_logs_of_a_folder_are_passed_over(
+    report: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank0.log").write_text("step 1\n")
+    assert report.parent == tmp_path
+    log.run(Options(), [str(tmp_path)])
+    assert "\nNCCL version not shown; 1 line, 0 of NCCL\n" in capsys.readouterr().out

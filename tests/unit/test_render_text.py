@@ -134,7 +134,7 @@ def test_what_is_wrong_is_expanded() -> None:
         "to last   echo NCCL_SOCKET_IFNAME=ib0 >> /etc/nccl.conf",
         "next      NCCL_DEBUG=INFO shows",
         "note      eth0 would do as well",
-        "[warning] 2 of 4: gpu1-mlx5_1, gpu2-mlx5_2\n",  # what is said of them stands below, once
+        "[warning] 2 of 4 (1 pass, 1 unknown): gpu1-mlx5_1, gpu2-mlx5_2\n",  # what is said of them stands below, once
         "- FAIL [warning] gpu1-mlx5_1, gpu2-mlx5_2: neither peermem nor DMA-BUF",
         "- UNKNOWN gpu3-mlx5_3: mlx5_3 does not open: EACCES",
         "find out  look as the job's user",
@@ -330,7 +330,7 @@ def test_a_command_is_never_broken() -> None:
 
 def test_one_of_several_is_told_once_and_a_note_says_whose() -> None:
     text = render(report(PAIRS), verbose=True)
-    assert "2 of 4: gpu1-mlx5_1, gpu2-mlx5_2" in text
+    assert "2 of 4 (1 pass, 1 unknown): gpu1-mlx5_1, gpu2-mlx5_2" in text
     mixed = check("env.variables", replace(FAIL.findings[0], subject="A"), Finding(Status.PASS, "right", "B", notes=("of B",)))
     assert "note      B: of B" in render(report(mixed), verbose=True)
 

@@ -62,7 +62,7 @@ def test_secrets_in_a_log_stay_out_of_facts_and_file() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "cut short"),
+        ("", "empty"),
         (dumps(WHOLE)[: len(dumps(WHOLE)) // 2], "cut short"),
         ("[]", "not a netdoctor snapshot"),
         ('{"a": 1}', "not a netdoctor snapshot"),

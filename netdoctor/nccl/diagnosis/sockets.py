@@ -27,7 +27,7 @@ from netdoctor.nccl.log.wordings import Wording
 _PORTS = Fix(
     "widen the ephemeral port range, and keep service ports reserved",
     ("sysctl -w net.ipv4.ip_local_port_range='20000 65535'", "sysctl -w net.ipv4.ip_local_reserved_ports=29500,28028"),
-    ("echo 'net.ipv4.ip_local_port_range = 20000 65535' > /etc/sysctl.d/99-zz-netdoctor.conf",),
+    ("echo 'net.ipv4.ip_local_port_range = 20000 65535' >> /etc/sysctl.d/99-zz-netdoctor.conf",),
 )
 
 _NAMES_DIFFER: Final = (

@@ -29,7 +29,7 @@ def said(table: list[int], index: str | None = None, config: dict[str, object] =
         (LIMITED, "0x8012", "takes NCCL_IB_PKEY=0x8012, and the table has 3 entries", "NCCL_IB_PKEY=1"),
         (LIMITED, "-1", "takes NCCL_IB_PKEY=-1, and the table has 3 entries", "NCCL_IB_PKEY=1"),
         (LIMITED, "2", "takes NCCL_IB_PKEY=2, and that entry is empty", "NCCL_IB_PKEY=1"),
-        ([0x8000], None, "and that entry is empty", "smpquery pkeys"),
+        ([0x8000], None, "and that entry is empty", "-D pkeys 0"),
     ],
 )
 def test_a_key_by_which_nothing_comes_through(table: list[int], index: str | None, words: str, mend: str) -> None:
