@@ -91,22 +91,24 @@ class LastWords:
         """The line with which the program says that it is done, where that is the last that the log tells."""
         return closing.end(self._tail, (self._work_at, self._work), self._rest, once=self._took == 1)
 
-    def feed(self, line: bytes, number: int) -> None:
+    def feed(self, line: bytes, number: int) -> bool:
+        """Whether it is of what goes wrong."""
         if (stack := _STACK.search(line)) is not None:
             if not stack[0].startswith(b"frame"):
                 same = prefix.rank(self.before) == prefix.rank(line)
                 self._of_a_warning = same and level(self.before) is Level.WARNED
             if self._of_a_warning:
-                return
+                return True
         still = _STILL.search(line) is not None and not _NONE.search(line)
         ill = _ILL.search(line) is not None and not _NONE.search(line)
         if not (ill or still or _HINTS.search(line)):
-            return
+            return False
         said = level(line)
         if len(self._lines) < _MOST and ((ill and said is Level.UNKNOWN) or (still and self._work)):
             self._lines[number] = line
         elif not (self._work or self._lines) and len(self._hints) < _MOST and said is Level.UNKNOWN:
             self._hints[number] = line
+        return True
 
     @property
     def silence(self) -> int:

@@ -191,7 +191,7 @@ PATTERNS: Final = (
     row(
         "trouble",
         "[e|[f|ccl_error|error|fatal|abort|exception| failed|normally, but|could not override|could not append",
-        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?(?P<what>\S+\.(?:cpp|hpp|cc):\d+)\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s|>:)(?:FATAL|fatal error)[: ]|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|"
+        r"\[[EF](?:\d{3,4})? ?[\d:.]* ?(?P<what>\S+\.(?:cpp|hpp|cc):\d+)\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s|>:)(?:(?-i:FATAL)[: ]|(?:fatal|fatal error): )|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|"
         rf"{BEGIN}(?P<what2>(?:\w+\.)*(?:(?-i:[A-Z])\w*Error|(?-i:[A-Z]\w*)?(?-i:Exception))): |"
         r"CCL_ERROR\||\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]"
         # click (exceptions.py, UsageError) and Hydra (config_loader_impl.py) of the caller's arguments
