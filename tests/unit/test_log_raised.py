@@ -107,7 +107,7 @@ def test_a_text_that_is_executed_has_lines_of_its_own() -> None:
 def test_an_exception_of_others_files_alone_is_a_library_s() -> None:
     frames = (("uvloop/loop.pyx", 1518, "uvloop.loop.Loop.run", ""), (f"{SITE}/words/__init__.py", 9, "load", "inner(name)"))
     found = first(traced(*frames, said="words.WordError: invalid file of words"))
-    assert f"{SITE}/words/__init__.py:9, which is words's" in found.message
+    assert f"{SITE}/words/__init__.py:9, in words alone" in found.message
     assert found.fix is not None and "words" in found.fix.summary
 
 

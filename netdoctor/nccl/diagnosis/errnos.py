@@ -1,4 +1,7 @@
-"""What the operating system refused a program, by the words of strerror(3) in its exception: known, whoever's code met it."""
+"""What the system, or Python itself, refused a program: known by the words of its exception, whoever's code met it.
+
+The words are strerror(3)'s behind the number (Objects/exceptions.c), the importer's, and those of os.environ.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,27 @@ class Refused(NamedTuple):
     fault: Fault
 
 
-def refused(said: str, outer: str = "") -> Refused | None:
-    """What `said`, the words of an exception, tell; `outer`, those of what it came to, may name the host."""
+def refused(said: str, outer: str = "", raiser: str = "") -> Refused | None:
+    """What `said`, the words of an exception, tell; `outer`, those of what it came to, may name the host.
+
+    `raiser`: whose file raised it.
+    """
     if Wording.ADDRESS_IN_USE.within(said):
         return _in_use(said, outer)
     if Wording.NO_WAY_OUT.within(said) and Wording.OF_A_DOWNLOAD.within(f"{said} {outer}"):
         return _no_way_out(said, outer)
     if Wording.CONNECTION_REFUSED.within(said):
         return _nobody_listens(said, outer)
+    if (module := Wording.NO_MODULE.found(said)) is not None:
+        name = module["name"]
+        looks = (
+            f"python -m pip show {name.partition('.')[0]}; python -c 'import sys; print(sys.executable)'   # the job's Python",
+        )
+        fix = Fix("install it in the environment that the job runs in, in the version that is asked for", looks)
+        return Refused("other", f"the job's Python has no module {name}", fix, Fault.EXCEPTION)
+    if raiser == "os.py" and (unset := Wording.NO_KEY.found(said)) is not None:
+        fix = Fix("start the program by the launcher that sets it, or set it", ("env | sort   # where a rank runs",))
+        return Refused("other", f"the environment variable {unset['name']} is not set", fix, Fault.EXCEPTION)
     path = next((m["path"] for m in (_PATH.search(said),) if m is not None), "")
     if path and Wording.PERMISSION.within(said):
         looks = (f"ls -ld '{path}'; id   # there, and in the container",)

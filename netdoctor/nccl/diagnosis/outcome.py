@@ -78,8 +78,7 @@ def after(log: LogFacts, e: Event) -> After:
 
 def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
     if printed(log, e):
-        done = any(f.file == e.file and f.last > e.last for f in log.of("finished"))
-        return After.WENT_ON if done or log.good.get(e.file, 0) > e.last else After.UNTOLD
+        return _after_printed(log, e)
     # All ranks of a communicator take part in setting it up.
     if log.up_at.get(e.file, 0) > e.last or any(
         f.file == e.file and f.last > e.last for f in log.of("finished") if _of_all(log, f, e)
@@ -95,6 +94,14 @@ def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
     if e.rank in work:
         return After.WENT_ON if work[e.rank][-1] > e.last else After.STOPPED
     return _others(work, e)
+
+
+def _after_printed(log: LogFacts, e: Event) -> After:
+    """What somebody caught did no harm where many steps follow, or the end of the work; of what comes time and again, and of a
+    script's own word that it is done, nobody knows."""
+    ends = (f for f in log.of("finished") if f.file == e.file and f.last > e.last)
+    done = e.count < _OFTEN and any("bar" in f.data or not {"left", "closed"} & f.data.keys() for f in ends)
+    return After.WENT_ON if done or _worked_on(log, e) else After.UNTOLD
 
 
 def _server(log: LogFacts, e: Event) -> After | None:
@@ -141,6 +148,7 @@ def _interrupted(log: LogFacts, e: Event) -> bool:
     return held or (e.kind == "trouble" and "what" in e.data and _same(log, e, lambda one: "interrupted" in one.data))
 
 
+_OFTEN: Final = 3
 _SPEAKS: Final = 5  # ordinary lines behind an exception that somebody caught; what it may say below itself is shorter
 _ENDS: Final = tuple(k for k, row in KINDS.items() if row.ends_process and k not in {"exception", "raised"})
 
@@ -317,6 +325,7 @@ def _late(e: Event) -> bool:
 def echoing(e: Event) -> bool:
     """An exception that only says that another process or a connection is gone."""
     left = e.data.get("type") == "SystemExit" and Wording.SAYS_WHY.within(e.text)  # a program that ends itself, with a reason
+    left = left or Wording.OF_A_CLIENT.within(e.data.get("type", ""))
     said = (not left and Wording.ECHO_EXCEPTION.within(e.data.get("type", ""))) or Wording.CAUSE_ELSEWHERE.within(e.text)
     return said or of_launcher(e)
 

@@ -63,7 +63,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     alike = tuple(e for e in stopped if _place(e) == _place(first) and e.data.get("type") == first.data.get("type")) or (first,)
     who = whose(log, alike)
     text = f"{_ended(first, last, who)}: {said or 'the log breaks off'}{_statement(first)}"
-    if full is None and (why := refused(first.text, last.text)) is not None:
+    if full is None and (why := refused(first.text, last.text, first.data.get("raiser", ""))) is not None:
         cause, fix, fault = why.cause, why.fix, why.fault
         text = f"{why.text}; {text}"
     if last is not first:
@@ -135,11 +135,15 @@ def _ended(e: Event, last: Event, who: str) -> str:
     ended = f"{program} ended by an uncaught exception, {kind} at "
     library, outer = e.data.get("library"), last.data.get("library")
     if not library:
-        below = f", raised in {e.data['raiser']} ({_short(e.data['deep'])})" if "raiser" in e.data else ""
+        below = f", raised in {_library(e.data['raiser'])} ({_short(e.data['deep'])})" if "raiser" in e.data else ""
         return f"{ended}{_place(e)}{below}"
     if outer is None and last is not e:
-        return f"{ended}{_place(last)}, raised in {library} ({_short(_place(e))})"
-    return f"{ended}{_place(e)}, which is {library}'s"
+        return f"{ended}{_place(last)}, raised in {_library(library)} ({_short(_place(e))})"
+    return f"{ended}{_place(e)}, in {_library(library)} alone"
+
+
+def _library(name: str) -> str:
+    return f"Python's {name}" if name.endswith(".py") else name
 
 
 def _short(place: str) -> str:

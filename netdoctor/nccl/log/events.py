@@ -35,6 +35,8 @@ _KNOWN: Final = Pattern("raised", (), r"(?P<type>[\w.]+)")
 def _package(file: str) -> str:
     """Whose a file is that is not the program's."""
     found = _PACKAGE.search(file)
+    if file.startswith("<frozen "):
+        return file.removeprefix("<frozen ").rstrip(">") + ".py"
     return found[1].removesuffix(".py") if found else file.rpartition("/")[2]
 
 

@@ -52,6 +52,8 @@ _BEGUN: Final = re.compile(
 _STACK: Final = re.compile(
     rb"\bException raised from \S{1,100} at \S{1,400}:\d{1,6} \(most recent call first\):|\bframe #\d{1,3}: "
 )
+# A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
+_PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
 
 
@@ -99,6 +101,8 @@ class LastWords:
                 self._of_a_warning = same and level(self.before) is Level.WARNED
             if self._of_a_warning:
                 return True
+        if _PROSE.match(line) is not None:
+            return False
         still = _STILL.search(line) is not None and not _NONE.search(line)
         ill = _ILL.search(line) is not None and not _NONE.search(line)
         if not (ill or still or _HINTS.search(line)):

@@ -382,7 +382,7 @@ class Parser:
         kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
         if "ended" in kinds:
             self._events.interrupted(raised.cause)
-        if not kinds & NOT_RAISED and not benign.of_others(raised.text):
+        if not kinds & NOT_RAISED and not (raised.printed and benign.of_others(raised.text)):
             index = self._unnamed()
             self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds), line)
 
