@@ -68,10 +68,10 @@ SOCKET = ("/usr/lib/python3.11/socket.py", 833, "create_connection", "sock.conne
     [
         ("OSError: [Errno 98] Address already in use ('0.0.0.0', 8000)", "bootstrap_ports", "the port 8000 on which", ":8000"),
         ("OSError: [Errno 98] Address already in use", "bootstrap_ports", "the port on which the program listens", "ss -ltnp"),
-        ("PermissionError: [Errno 13] Permission denied: '/data/x'", "other", "may not use /data/x", "ls -ld '/data/x'"),
+        ("PermissionError: [Errno 13] Permission denied: '/data/x'", "rank_died", "may not use /data/x", "ls -ld '/data/x'"),
         (
             "FileNotFoundError: [Errno 2] No such file or directory: '/m/w.pt'",
-            "other",
+            "rank_died",
             "did not find /m/w.pt",
             "ls -l '/m/w.pt'",
         ),

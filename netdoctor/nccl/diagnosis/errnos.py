@@ -47,18 +47,18 @@ def refused(said: str, outer: str = "", raiser: str = "") -> Refused | None:
             f"python -m pip show {name.partition('.')[0]}; python -c 'import sys; print(sys.executable)'   # the job's Python",
         )
         fix = Fix("install it in the environment that the job runs in, in the version that is asked for", looks)
-        return Refused("other", f"the job's Python has no module {name}", fix, Fault.EXCEPTION)
+        return Refused("rank_died", f"the job's Python has no module {name}", fix, Fault.EXCEPTION)
     if raiser == "os.py" and (unset := Wording.NO_KEY.found(said)) is not None:
         fix = Fix("start the program by the launcher that sets it, or set it", ("env | sort   # where a rank runs",))
-        return Refused("other", f"the environment variable {unset['name']} is not set", fix, Fault.EXCEPTION)
+        return Refused("rank_died", f"the environment variable {unset['name']} is not set", fix, Fault.EXCEPTION)
     path = next((m["path"] for m in (_PATH.search(said),) if m is not None), "")
     if path and Wording.PERMISSION.within(said):
         looks = (f"ls -ld '{path}'; id   # there, and in the container",)
         fix = Fix("let the job's user read or write it, or name another", looks)
-        return Refused("other", f"the program may not use {path}", fix, Fault.EXCEPTION)
+        return Refused("rank_died", f"the program may not use {path}", fix, Fault.EXCEPTION)
     if path and Wording.NO_SUCH_FILE.within(said):
         fix = Fix("see the path, on the node and in the container where the program ran", (f"ls -l '{path}'",))
-        return Refused("other", f"the program did not find {path}", fix, Fault.EXCEPTION)
+        return Refused("rank_died", f"the program did not find {path}", fix, Fault.EXCEPTION)
     return None
 
 
