@@ -93,7 +93,7 @@ def test_a_refusal_alone_is_no_other_run(text: str) -> None:
 
 OPEN = "{mark}wandb: Run data is saved locally in /home/u/x/wandb/run-20260105_{at}-{id}\n"
 CLOSED = "{mark}\x1b[1;34mwandb\x1b[0m: Find logs at: \x1b[1;35m../x/wandb/run-20260105_{at}-{id}/logs\x1b[0m\n"
-RAISED = 'Traceback (most recent call last):\n  File "/home/u/fit.py", line 3, in main\n    step()\n{}\n'
+RAISED = 'Traceback (most recent call last):\n  File "/home/u/fit.py", line 3, in <module>\n    step()\n{}\n'
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79 GiB"
 LATER = RAISED.format("KeyError: 'epoch'")
 

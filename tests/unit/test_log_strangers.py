@@ -38,7 +38,7 @@ def test_what_came_before_a_good_end_stopped_nothing() -> None:
         pytest.param(
             "  0%|   | 17/6000 [00:58<4:50:05,  2.91s/it][rank0]: Traceback (most recent call last):\n"
             '[rank0]:   File "/w/train.py", line 928, in main\n[rank0]: ValueError: loss scale at minimum\n',
-            "rank 0 ended by an exception of its own, ValueError at /w/train.py:928",
+            "rank 0 ended by an uncaught exception, ValueError at /w/train.py:928",
             id="a traceback that begins behind a progress bar",
         ),
         pytest.param(

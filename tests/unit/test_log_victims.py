@@ -169,4 +169,4 @@ def test_a_shells_error_before_the_work_is_no_second_cause() -> None:
     steps = "".join(f"step {n} loss 2.0\n" for n in range(5))
     limit = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-05T10:10:00 DUE TO TIME LIMIT ***\n"
     (job,) = diagnose(parse_text(conda + steps + limit))
-    assert "its time limit; nothing failed before" in job.message
+    assert job.message.endswith("its time limit")

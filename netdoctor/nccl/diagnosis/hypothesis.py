@@ -127,6 +127,30 @@ def caught(events: Iterable[Event], name: str) -> list[str]:
     return list(dict.fromkeys(e.data[name] for e in events if e.data.get(name)))
 
 
+def ranks_of(events: Iterable[Event]) -> list[int]:
+    """The ranks that print these."""
+    return sorted({r for e in events for r in (e.ranks or (() if e.rank is None else (e.rank,)))})
+
+
+def everyone(log: LogFacts, events: Iterable[Event]) -> str | None:
+    """Where every rank of the job prints the like: none of them is singled out."""
+    events = tuple(events)
+    alike = [e for e in events if e.kind == events[0].kind]
+    many = len(ranks_of(alike))
+    return f"all {many} ranks" if many > 1 and many == log.nranks else None
+
+
+def whose(log: LogFacts, events: Iterable[Event]) -> str:
+    """The author of these, or the ranks that all say the same."""
+    events = tuple(events)
+    ranks = ranks_of(events)
+    if len(ranks) < 2 or any(_named(e.data) for e in events[:1]):
+        return author(events)
+    together = ranks[-1] - ranks[0] == len(ranks) - 1
+    listed = f"{ranks[0]}-{ranks[-1]}" if together else ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+    return everyone(log, events) or f"{len(ranks)} ranks ({listed})"
+
+
 def author(events: Iterable[Event]) -> str:
     """The process that the first of these is about, or that printed it: ``rank 3 (node07)``."""
     for e in events:

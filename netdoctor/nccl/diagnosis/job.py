@@ -19,7 +19,9 @@ from netdoctor.nccl.diagnosis.outcome import (
     closed,
     good_ends,
     on_the_way_out,
+    order,
     overcome,
+    printed,
     summary,
 )
 from netdoctor.nccl.diagnosis.rdma import unopened
@@ -42,6 +44,7 @@ _ORPHANED: Final = "Python's resource tracker, which outlives its program, clean
 _STANDS: Final = "py-spy dump --pid <rank>; netdoctor ras   # while it runs: which rank is behind"
 # Minutes.  torch lets a collective wait for 10 (NCCL) or 30 (any other back end): constants.py, default_pg_timeout.
 SILENCE: Final = 30
+_STANDS_STILL: Final = 10  # minutes: the patience that torch has with a collective of NCCL's
 # GB/s.  NCCL counts 6 for the slowest link between sockets (QPI_BW, src/graph/topo.h) and 3 for four lanes of PCIe 3.0
 # (width * speed / 80, src/graph/topo.cc); 2 leaves a third of that for what copying costs.
 _SLOW: Final = 2.0
@@ -54,10 +57,20 @@ def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
 
 
 def _requests(log: LogFacts) -> Iterator[str]:
-    """What requests to a server ended in, which answers the next one: no end of the job, and no secret either."""
+    """What requests to a server ended in, which answers the next one, and what somebody caught: no end of the job, and no
+    secret either."""
     for e in _handled(log)[:_REQUESTS]:
         times = "a request" if e.count == 1 else f"{e.count} requests"
         yield f"{times} to a server ended in an exception of its own ({e.where}): {e.text[:200]}"
+    for e in log.of("bad_answer")[:_REQUESTS]:
+        times = "a request" if e.count == 1 else f"{e.count} requests"
+        yield f"a server answered {times} with an error ({e.where}): HTTP {e.data.get('code')}, {e.data.get('what')}"
+    for e in [e for e in log.of("exception") if printed(log, e)][:_REQUESTS]:
+        yield f"an exception was caught and printed{_times(e)}, and the program went on ({e.where}): {e.text[:200]}"
+
+
+def _times(e: Event) -> str:
+    return "" if e.count == 1 else f" {e.count} times"
 
 
 def _handled(log: LogFacts) -> list[Event]:
@@ -71,7 +84,7 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
     evidence: dict[str, Any] = {"outcome": end.ending.value, "how": end.how}
     trouble = () if explained else unexplained(log, end)
     if trouble and all(after(log, e) is After.UNTOLD for e in trouble):
-        text = f"{_these(len(trouble))} may have ended a rank: work went on after it, and whose the log does not say"
+        text = _untold(log, trouble)
         if end.ending is Ending.ENDED:
             text = f"{end.how}; before it, {text}"
         return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, "the end of every rank's own log")
@@ -98,6 +111,19 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         quiet = _unwatched(log, end, quiet, evidence)
     ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
     return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
+
+
+def _untold(log: LogFacts, trouble: Sequence[Event]) -> str:
+    """What such lines may mean after which somebody went on."""
+    if requests := _handled(log):
+        many = sum(e.count for e in requests)
+        failed = f"{'a request' if many == 1 else f'{many} requests'} to a server failed, and it answered on"
+        return f"{failed}: {requests[0].text[:200]} ({requests[0].where})"
+    if all(printed(log, e) for e in trouble):
+        return (
+            f"{_these(len(trouble))} tell of what was caught and printed; whether the program did its work the log does not say"
+        )
+    return f"{_these(len(trouble))} may have ended a rank: work went on after it, and whose the log does not say"
 
 
 def _unwatched(log: LogFacts, end: Outcome, quiet: Finding, evidence: Mapping[str, Any]) -> Finding:
@@ -210,7 +236,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     """Nothing failed, as far as the log goes."""
     if end.ending is Ending.ENDED:  # what it would have come to, nobody can tell
         told = {**evidence, "shown": _verbatim(end.events)}
-        return _unknown(f"{end.how}; {_before_it(log, end)}", "job", told, _LATER)
+        return _unknown(f"{end.how}{_before_it(log, end)}", "job", told, _LATER)
     if not log.lines:
         return _unknown("the log is empty", "job", evidence, "the job's own output, with NCCL_DEBUG=INFO")
     if (
@@ -250,13 +276,24 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
 
 
 def _before_it(log: LogFacts, end: Outcome) -> str:
-    """What went wrong before somebody ended a job, as far as it is no reason to name."""
-    earlier = [e for e in (*log.of("exception", "raised", "oom"), *_handled(log)) if any(before(e, o) for o in end.events)]
-    if not earlier:
-        return "nothing failed before, as far as this log shows"
-    requests = all(e.kind == "handled" for e in earlier)
-    first, went = earlier[0], "a server answered on" if requests else "the job went on"
-    return f"before it, something failed and {went}: {first.text[:200]} ({first.where})"
+    """What went wrong before somebody ended a job, as far as it is no reason to name, and how long nothing was done; nothing
+    where no line tells of any: that none failed, a log does not show."""
+    said = list[str]()
+    quiet = log.silence
+    if quiet >= _STANDS_STILL and not log.of("serving"):
+        said.append(f"its last sign of work is {quiet} minutes older than the log's last line: it may have stood still")
+    handled, answers = _handled(log), log.of("bad_answer")
+    for kinds in ((*log.of("exception", "raised", "oom"), *handled), answers, log.of(*TROUBLE)):
+        earlier = {(e.file, e.line): e for e in kinds if any(before(e, o) for o in end.events) and "interrupted" not in e.data}
+        alleged = [e for e in sorted(earlier.values(), key=order) if _alleges(log, e)]
+        if alleged := [e for e in alleged if e.kind != "trouble" or not overcome(log, e)]:
+            break
+    if alleged:
+        requests = all(e.kind in {"handled", "bad_answer"} for e in alleged)
+        first, went = alleged[0], "a server answered on" if requests else "the job went on"
+        more = f", and {len(alleged) - 1} more such lines" if len(alleged) > 1 else ""
+        said.append(f"before it, something failed and {went}: {first.text[:200]} ({first.where}{more})")
+    return "".join(f"; {one}" for one in said)
 
 
 def _work_done(log: LogFacts, end: Outcome) -> str | None:
@@ -291,18 +328,18 @@ def _came(log: LogFacts, end: Outcome) -> str | None:
 
 def _all_there(log: LogFacts, end: Outcome) -> str | None:
     """What shows that a program did what it was for, or all of its last part."""
+    failed = any(not on_the_way_out(log, e) for e in (*log.of(*TROUBLE), *log.of("raised")))
+    told = ", and an error before did not keep it from that" if failed else ", and no line before tells of an error"
     said = log.of("hello")
     ranks = {e.data.get("rank") for e in said}
     if said and str(len(ranks)) == said[0].data.get("n") and len({e.data.get("n") for e in said}) == 1:
         return f"each of the {len(ranks)} ranks came and said so; no line tells of more"
     if len(log.files) == 1 and end.ending is Ending.FINISHED and any(log.lines - e.last < _END for e in good_ends(log)):
-        failed = any(not on_the_way_out(log, e) for e in log.of(*TROUBLE))
-        told = "an error before did not keep it from that" if failed else "nothing failed before"
-        return f"the program ended in good order, and {told}"
+        return f"the program ended in good order{told}"
     if log.counted and not log.unended and log.lines - max(log.good.values(), default=0) < _END:
-        return f"the program took {log.counted} steps by its own count, and nothing failed before"
+        return f"the program took {log.counted} steps by its own count{told}"
     if len(log.files) == 1 and any("bar" in e.data and log.lines - e.last < _END for e in log.of("finished")):
-        return "a bar of the program's is full, and nothing failed before; whether that was the end, the log does not say"
+        return f"a bar of the program's is full{told}; whether that was the end, the log does not say"
     return None
 
 

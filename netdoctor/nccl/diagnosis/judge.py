@@ -25,7 +25,7 @@ from netdoctor.nccl.diagnosis import (
     termination,
     xids,
 )
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author, everyone
 from netdoctor.nccl.diagnosis.job import no_log, not_told, went
 from netdoctor.nccl.diagnosis.kinds import Role, kind
 from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
@@ -196,7 +196,7 @@ def _finding(hypothesis: Hypothesis, top: Hypothesis, log: LogFacts) -> Finding:
     return Finding(
         Status.FAIL,
         in_amds_words(hypothesis.message) if amd(log) else hypothesis.message,
-        hypothesis.subject or (author(events) if events else "job"),
+        hypothesis.subject or everyone(log, hypothesis.events) or (author(events) if events else "job"),
         cause=hypothesis.cause,
         evidence=evidence,
         loss=loss,

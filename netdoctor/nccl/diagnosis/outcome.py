@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from netdoctor.model import Word
-from netdoctor.nccl.diagnosis.kinds import BY_ITSELF, ORIGINS, SIGNS, Retry, Role, kind
+from netdoctor.nccl.diagnosis.kinds import BY_ITSELF, KINDS, ORIGINS, SIGNS, Retry, Role, kind
 from netdoctor.nccl.log.facts import STEPS, Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -69,15 +69,19 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if e.kind == "mount" and (told := _server(log, e)) is not None:
         return told
-    if on_the_way_out(log, e):
+    if on_the_way_out(log, e) or _interrupted(log, e):
         return After.WENT_ON
     if retry is Retry.NEVER:
         return After.STOPPED
-    if _of_the_script(log, e) or _outlived(log, e):
-        return After.WENT_ON
+    return After.WENT_ON if _of_the_script(log, e) or _outlived(log, e) else _by_what_followed(log, e, retry)
+
+
+def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
+    if printed(log, e):
+        return _after_printed(log, e)
     # All ranks of a communicator take part in setting it up.
     if log.up_at.get(e.file, 0) > e.last or any(
-        f.file == e.file and f.last > e.last for f in log.of("finished") if _of_all(f, e)
+        f.file == e.file and f.last > e.last for f in log.of("finished") if _of_all(log, f, e)
     ):
         return After.WENT_ON
     if log.good.get(e.file, 0) <= e.last:
@@ -90,6 +94,14 @@ def after(log: LogFacts, e: Event) -> After:
     if e.rank in work:
         return After.WENT_ON if work[e.rank][-1] > e.last else After.STOPPED
     return _others(work, e)
+
+
+def _after_printed(log: LogFacts, e: Event) -> After:
+    """What somebody caught did no harm where many steps follow, or the end of the work; of what comes time and again, and of a
+    script's own word that it is done, nobody knows."""
+    ends = (f for f in log.of("finished") if f.file == e.file and f.last > e.last)
+    done = e.count < _OFTEN and any("bar" in f.data or not {"left", "closed"} & f.data.keys() for f in ends)
+    return After.WENT_ON if done or _worked_on(log, e) else After.UNTOLD
 
 
 def _server(log: LogFacts, e: Event) -> After | None:
@@ -114,19 +126,42 @@ def _of_the_script(log: LogFacts, e: Event) -> bool:
 
 def _outlived(log: LogFacts, e: Event) -> bool:
     """Whether one process logged the same exception of one line time and again: it caught each, and went on to the next."""
-    if e.kind == "trouble":  # an exception's line by itself
-        same = [
-            one
-            for one in log.of("exception", "raised")
-            if one.file == e.file and one.data.get("type") == e.data.get("what", "")
-        ]
-        return bool(same) and all("caught" in one.data for one in same) and any(map(_time_and_again, same))
+    if e.kind == "trouble":
+        return _same(log, e, lambda one: "caught" in one.data) and _same(log, e, _time_and_again, any)
     return e.kind in {"exception", "raised"} and _time_and_again(e)
+
+
+def _same(log: LogFacts, e: Event, holds: Callable[[Event], bool], which: Callable[[Iterable[bool]], bool] = all) -> bool:
+    """Of an exception's line by itself: whether what is known of the tracebacks of that name holds."""
+    same = [o for o in log.of("exception", "raised") if o.file == e.file and o.data.get("type") == e.data.get("what", "")]
+    return bool(same) and which(map(holds, same))
 
 
 def _time_and_again(e: Event) -> bool:
     twice = 2  # may be once by a logger and once by Python, when it was raised again
     return "caught" in e.data and int(e.data.get("times", "1")) > twice
+
+
+def _interrupted(log: LogFacts, e: Event) -> bool:
+    """Whether it was being handled when somebody's Ctrl-C came."""
+    held = "interrupted" in e.data
+    return held or (e.kind == "trouble" and "what" in e.data and _same(log, e, lambda one: "interrupted" in one.data))
+
+
+_OFTEN: Final = 3
+_SPEAKS: Final = 5  # ordinary lines behind an exception that somebody caught; what it may say below itself is shorter
+_ENDS: Final = tuple(k for k, row in KINDS.items() if row.ends_process and k not in {"exception", "raised"})
+
+
+def printed(log: LogFacts, e: Event) -> bool:
+    """Whether somebody caught an exception and printed it, and the program spoke on: no traceback from the bottom of a thread
+    follows that says the same or another process's end, no signal and no launcher's word."""
+    if "printed" not in e.data:
+        return e.kind == "trouble" and _same(log, e, lambda one: printed(log, one))
+    later = [o for o in log.of("exception", "raised", *_ENDS) if o.file == e.file and o.last > e.last]
+    behind = [o for o in later if o.kind in {"exception", "raised"} and "printed" not in o.data]
+    spoke_on = min([log.ordinary.get(e.file, 0), *(o.spoken for o in behind)]) - e.spoken >= _SPEAKS
+    return spoke_on and not any(o.kind in _ENDS or ("printed" not in o.data and echoing(o)) for o in later)
 
 
 def on_the_way_out(log: LogFacts, e: Event) -> bool:
@@ -154,10 +189,14 @@ def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:
     return After.UNTOLD if further == {-1} else After.WENT_ON  # without a mark they may be several ranks' lines of one step
 
 
-def _of_all(finished: Event, e: Event) -> bool:
+def _of_all(log: LogFacts, finished: Event, e: Event) -> bool:
     """Whether such an end shows that `e` did no harm: that one process leaves in good order says nothing of one that died."""
     if "closed" in finished.data:  # it closes also after a fault
         return False
+    if "left" in finished.data and any(
+        d.file == e.file and e.last <= d.line < finished.last for d in log.of("died", "elastic")
+    ):
+        return False  # a script's last word, behind a process that died
     return not {"left", "whole"} & finished.data.keys() or not kind(e.kind).ends_process
 
 
@@ -257,6 +296,7 @@ _ENDED: Final = {
     "15": "it was asked to end (SIGTERM)",
     "SIGUSR1": "it was told that its time is up, or to end (SIGUSR1)",
     "SIGUSR2": "it was told that its time is up, or to end (SIGUSR2)",
+    "HANGUP": "its terminal was closed (SIGHUP)",
     "TERMINATED": "it was asked to end (SIGTERM)",
     "FORCE TERMINATED": "the scheduler ended it",
 }
@@ -285,6 +325,7 @@ def _late(e: Event) -> bool:
 def echoing(e: Event) -> bool:
     """An exception that only says that another process or a connection is gone."""
     left = e.data.get("type") == "SystemExit" and Wording.SAYS_WHY.within(e.text)  # a program that ends itself, with a reason
+    left = left or Wording.OF_A_CLIENT.within(e.data.get("type", ""))
     said = (not left and Wording.ECHO_EXCEPTION.within(e.data.get("type", ""))) or Wording.CAUSE_ELSEWHERE.within(e.text)
     return said or of_launcher(e)
 

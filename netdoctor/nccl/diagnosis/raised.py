@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author
+from netdoctor.nccl.diagnosis.errnos import refused
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, whose
 from netdoctor.nccl.diagnosis.kinds import SIGNS
 from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 READ = Fix("mend the program there")
+_TEST = Fix("see what that test compares: the program's own result, or what it expects")
 _ARGUMENTS = Fix("give the program arguments that this version of it knows", ("python <program> --help",))
 _STORAGE = Fix(
     "make room in the file system that the program writes to, or mount it again", ("df -h <folder>; df -i <folder>; quota -s",)
@@ -25,6 +28,7 @@ _REFUSED: Final = re.compile(r": error: |^Error: |^Could not ")  # argparse's, c
 _COMPLAINTS: Final = 2
 _OFTEN: Final = 3  # once or twice it may be a warning of how a program starts
 _NUMBERS: Final = re.compile(r"\d+")
+_INSTALLED: Final = re.compile(r"^.{0,400}(?:(?:site|dist)-packages|/lib(?:64)?/python\d[\d.]*)/")
 _MORE: Final = 3  # other exceptions that are named beside the first
 _UNBOUND: Final = re.compile(r"(?P<file>[^\s/:']{1,100}\.so[.\d]*): undefined symbol")  # ld.so's words (elf/dl-lookup.c)
 
@@ -41,11 +45,12 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     if first is None:
         yield from _nameless(log, raised)
         return
-    again = _again(own, first, stopped)
-    if again is not None and "caught" not in again.data:
+    again = _again(own, first)
+    if again is not None and first.count > 1 and "printed" not in again.data and _apart(again, first):
         # A script's earlier step, which failed each time, and a later one that found nothing of it.
         first, again = again, None
-    said, fault, cause, fix = first.text[:400], Fault.EXCEPTION, "rank_died", _mend(first)
+    last = _outermost(raised, first)
+    said, fault, cause, fix = first.text[:400], Fault.EXCEPTION, "rank_died", _mend(first, last)
     if Wording.NOT_COMPILED.within(first.text):
         cause, fix = "cuda_driver_mismatch", NEWER
     # What the file system says stands in the exception, or in the one before it (torch.save reports it as its own).
@@ -55,9 +60,12 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.QUIET_MINUS
     if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
         confidence = Confidence.OPEN_MINUS  # something went wrong before
-    who = author((first,))
-    text = f"{_ended(first, who)}: {said or 'the log breaks off'}{_statement(first)}"
-    last = _outermost(raised, first)
+    alike = tuple(e for e in stopped if _place(e) == _place(first) and e.data.get("type") == first.data.get("type")) or (first,)
+    who = whose(log, alike)
+    text = f"{_ended(first, last, who)}: {said or 'the log breaks off'}{_statement(first)}"
+    if full is None and (why := refused(first.text, last.text, first.data.get("raiser", ""))) is not None:
+        cause, fix, fault = why.cause, why.fix, why.fault
+        text = f"{why.text}; {text}"
     if last is not first:
         text += f"; it came to {_named(last)}"
     if again is not None:
@@ -75,6 +83,22 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     )
     lines = (*told.values(), *(e for e in others[:1] if e in stopped and first not in stopped))
     yield Hypothesis(cause, confidence, text, lines, fix, notes=notes, fault=fault, subject=None if who == "job" else who)
+
+
+def tests(log: LogFacts) -> Iterator[Hypothesis]:
+    """Tests of the program's that failed, by a runner's own words."""
+    failed = tuple(e for e in sorted(log.of("test_failed"), key=order) if after(log, e) is After.STOPPED)
+    if not failed:
+        return
+    names = list(dict.fromkeys(e.data["name"] for e in failed if "name" in e.data))
+    text = f"{len(names)} tests of the program failed" if len(names) > 1 else "a test of the program failed"
+    text += f": {', '.join(names[:_MORE])}{' …' if len(names) > _MORE else ''}" if names else ""
+    told = next((e for e in failed if "name" in e.data), failed[0])
+    said = told.data.get("said") or told.text.partition(told.data.get("name", told.text))[2]
+    text += f" ({said.strip()[:200]})" if said.strip() else ""
+    known = log.above_info("cuda", "oom", "kernel_assert", "generic", "watchdog", "exception")
+    confidence = Confidence.EFFECT if known else Confidence.LIKELY
+    yield Hypothesis("other", confidence, text, failed[:6], _TEST, fault=Fault.EXCEPTION)
 
 
 def _said_before(log: LogFacts, first: Event) -> Iterator[str]:
@@ -104,13 +128,26 @@ def _nameless(log: LogFacts, raised: Sequence[Event]) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, tuple(raised[:4]))
 
 
-def _ended(e: Event, who: str) -> str:
-    """Whose exception it was, and where it was raised."""
-    kind = e.data.get("type") or "whose name is beyond the end of the log,"
+def _ended(e: Event, last: Event, who: str) -> str:
+    """Whose exception it was, and where it was raised: at the program's own line, and in which library below it."""
     program = "the program" if who == "job" else who
-    library = e.data.get("library")
-    ended = f"{program} ended by an exception {f'that {library} raised' if library else 'of its own'}"
-    return f"{ended}, {kind} at {_place(e)}"
+    kind = e.data.get("type") or "whose name is beyond the end of the log,"
+    ended = f"{program} ended by an uncaught exception, {kind} at "
+    library, outer = e.data.get("library"), last.data.get("library")
+    if not library:
+        below = f", raised in {_library(e.data['raiser'])} ({_short(e.data['deep'])})" if "raiser" in e.data else ""
+        return f"{ended}{_place(e)}{below}"
+    if outer is None and last is not e:
+        return f"{ended}{_place(last)}, raised in {_library(library)} ({_short(_place(e))})"
+    return f"{ended}{_place(e)}, in {_library(library)} alone"
+
+
+def _library(name: str) -> str:
+    return f"Python's {name}" if name.endswith(".py") else name
+
+
+def _short(place: str) -> str:
+    return _INSTALLED.sub("", place)
 
 
 def _statement(e: Event) -> str:
@@ -119,23 +156,36 @@ def _statement(e: Event) -> str:
     return f"; its statement: {told}" if told and Wording.TERSE.within(e.text) and told not in e.text else ""
 
 
-def _mend(e: Event) -> Fix:
+def _mend(e: Event, last: Event) -> Fix:
+    """Nothing is to be mended in a library: what it was given may be."""
     if (unbound := _UNBOUND.search(e.text)) is not None:
         what = f"{unbound['file']} was built for other versions of what it loads (most often of torch): install one that fits"
         return Fix(what, ("python -c 'import torch; print(torch.__version__)'; ldd -r <the .so file>",))
-    if library := e.data.get("library"):
-        return Fix(f"see what {library} was given: options, files, and the versions of what it works with")
-    return READ
+    raiser = e.data.get("raiser") or e.data.get("library")
+    if not raiser:
+        return READ
+    given = next((_place(x) for x in (e, last) if "library" not in x.data and x.data.get("file")), "")
+    if raiser.endswith(".py"):  # Python's own
+        return Fix(
+            f"see what the program does at {given}, and what the message says of it" if given else "see what its message says"
+        )
+    if given:
+        return Fix(f"see what {raiser} was given at {given}, and what its message asks for")
+    return Fix(f"see what {raiser} was given: options, files, and the versions of what it works with")
 
 
-def _again(own: Sequence[Event], first: Event, stopped: Sequence[Event]) -> Event | None:
+def _again(own: Sequence[Event], first: Event) -> Event | None:
     """What was raised time and again before that which ended it: caught each time, or in another script, which a loop of the
     job's started before the one that failed as often for want of what the first should have left."""
-    if first not in stopped:
-        return None
-    earlier = [e for e in own if e.count > 1 and e not in stopped and before(e, first) and e.text != first.text]
-    found = [e for e in earlier if "caught" in e.data or (first.count > 1 and _apart(e, first))]
+    found = [e for e in own if e is not first and before(e, first) and e.text != first.text and e.count >= _twice(e, first)]
     return max(found, key=lambda e: e.count, default=None)
+
+
+def _twice(e: Event, first: Event) -> float:
+    """How often it must have been raised.  What nobody caught, of the same script or none, was of an earlier start."""
+    if "caught" in e.data or (first.count > 1 and _apart(e, first)):
+        return 2
+    return _OFTEN if "printed" in e.data else math.inf
 
 
 def _apart(a: Event, b: Event) -> bool:

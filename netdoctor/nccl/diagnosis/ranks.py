@@ -22,7 +22,7 @@ _VERSION = Fix(
 _SAME = Fix("set the same NCCL variables on every rank", ("env | grep NCCL_ | sort   # on every node",))
 _NO_START = "the job does not start"
 # How messages are cut and by whom they are carried: ranks that differ misread each other (src/graph/tuning.cc, src/init.cc).
-_WIRE: Final = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NTHREADS", "NCCL_LL128_BUFFSIZE")
+WIRE: Final = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NTHREADS", "NCCL_LL128_BUFFSIZE")
 
 
 def groups(log: LogFacts, value: Callable[[RankFacts], str | None]) -> dict[str, list[str]]:
@@ -47,9 +47,23 @@ def failing(log: LogFacts) -> bool:
     )
 
 
+def several_runs(log: LogFacts) -> bool:
+    """Whether one rank is there in two processes: of runs one after the other, which may be set up in two ways.
+
+    A rank of a smaller communicator than the job's largest is one of another group of it.
+    """
+    seen: set[tuple[int, int]] = set()
+    largest = max((one.nranks or 0 for one in log.ranks), default=0)
+    for key in [(rank, one.nranks or 0) for one in log.ranks for rank in one.ranks if one.nranks == largest > 1]:
+        if key in seen:
+            return True
+        seen.add(key)
+    return False
+
+
 def networks(log: LogFacts) -> Iterator[Hypothesis]:
     """One rank on IB, another on sockets: NCCL sees it where one connects to the other, and since 2.30.7 waits for ever."""
-    apart = told(groups(log, lambda one: one.network))
+    apart = "" if several_runs(log) else told(groups(log, lambda one: one.network))
     met = tuple(event for event in log.of("garbled") if _of_networks(event))
     if not apart and not met:
         return
@@ -91,7 +105,11 @@ def numbers(log: LogFacts) -> Iterator[Hypothesis]:
 
 def links(log: LogFacts) -> Iterator[Hypothesis]:
     """RoCE on one node, InfiniBand on the other."""
-    apart = told(groups(log, lambda one: "+".join(sorted({d.link.split("/")[0] for d in one.devices}))))
+    apart = (
+        ""
+        if several_runs(log)
+        else told(groups(log, lambda one: "+".join(sorted({d.link.split("/")[0] for d in one.devices}))))
+    )
     if apart and failing(log):
         text = f"the ranks' adapters are of different fabrics, which do not meet: {apart}"
         fix = Fix("name the adapters of one fabric on every node", ("export NCCL_IB_HCA==mlx5_0,mlx5_1",))
@@ -122,7 +140,7 @@ def garbled(log: LogFacts) -> Iterator[Hypothesis]:
 
 
 def _differ(log: LogFacts) -> Iterator[str]:
-    yield from (f"{name}={' and '.join(values)}" for name, values in log.env_differs.items() if name in _WIRE)
+    yield from (f"{name}={' and '.join(values)}" for name, values in log.env_differs.items() if name in WIRE)
 
 
 def wire(log: LogFacts) -> Iterator[Hypothesis]:

@@ -211,14 +211,16 @@ def _retries(log: LogFacts, events: tuple[Event, ...]) -> Iterator[Hypothesis]:
     # NCCL's default GID index is 0 up to 2.20.5, a link-local or RoCE v1 GID (src/transport/net_ib.cc); automatic from 2.21.5.
     version = parse(log.nccl_version or "")
     default_gid = log.roce and version is not None and version < (2, 21, 5) and "NCCL_IB_GID_INDEX" not in log.env
+    beside = [d.name for d in log.devices if d.name in hcas and d.link == "RoCE" and "IB" in log.link_layers]
+    leave = tuple(f"{name} is a RoCE port beside InfiniBand's: NCCL_IB_HCA=^={name} leaves it out" for name in beside[:3])
     if (log.roce and local_gid) or (default_gid and Level.INFO in log.levels and not gone):
         text_gid = "the GID in use is link-local or RoCE v1, which is not routed"
         if not local_gid:
-            text_gid = "this NCCL takes GID index 0, link-local or RoCE v1, which is not routed"
-        beside = [d.name for d in log.devices if d.name in hcas and d.link == "RoCE" and "IB" in log.link_layers]
-        leave = tuple(f"{name} is a RoCE port beside InfiniBand's: NCCL_IB_HCA=^={name} leaves it out" for name in beside[:3])
+            text_gid = "this NCCL takes GID index 0 where nothing is set, link-local or RoCE v1, which is not routed"
         why = "each request over it is tried again for about 30 s, then the job stops or hangs"
-        yield Hypothesis("roce_gid", misrouted, f"{text_gid}; {text}", events, Topic.GID, notes=leave, why=why)
+        # No line of the error shows the GID: what it rests on is shown beside.
+        shown = () if local_gid else (f"NCCL version {log.nccl_version}", "no line that sets NCCL_IB_GID_INDEX")
+        yield Hypothesis("roce_gid", misrouted, f"{text_gid}; {text}", events, Topic.GID, notes=leave, why=why, shown=shown)
     elif log.roce or any("ffff" in g for g in gids):
         text_apart = "the GIDs may be on networks that do not reach each other"
         yield Hypothesis("roce_gid", Confidence.OPEN_MINUS, text_apart, events, Topic.GID)

@@ -347,6 +347,13 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
     if any("gai" in e.data for e in events):
         return  # `surroundings.names` says it
     note = "MASTER_ADDR must be reachable from every node, and rank 0 must be up first"
+    if peer and loopback(peer):
+        text = f"the rendezvous at {peer}, of this node alone, was not opened: the process that should listen there (rank 0) is"
+        text += " not up, stands still or has ended" + (
+            "; ranks of other nodes look for it on their own" if log.many_nodes else ""
+        )
+        yield Hypothesis("hang", confidence, text, events, how="the log and the stack of that process: py-spy dump --pid <pid>")
+        return
     if peer and (link_local(peer) or of_a_bridge(peer)):
         text = f"the rendezvous is at {peer}, an address that only its own host or link reaches"
         yield Hypothesis("socket_ifname", max(confidence, Confidence.OPEN_PLUS), text, events, Topic.INTERFACE, notes=(note,))

@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator
 
 from netdoctor.causes.cost import STOPS
+from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.addresses import link_local, of_a_bridge
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
+from netdoctor.nccl.diagnosis.outcome import before
+from netdoctor.nccl.diagnosis.ranks import WIRE
 from netdoctor.nccl.diagnosis.termination import COMPARE
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -82,12 +85,7 @@ def disagreement(log: LogFacts) -> Iterator[Hypothesis]:
     """Ranks that send what others do not expect."""
     sizes = log.of("sizes_differ")
     if sizes:
-        text = "ranks send other sizes than their peers expect: NCCL variables differ, or the program's collectives do"
-        notes = tuple(f"{n}: {', '.join(v)}" for n, v in list(log.env_differs.items())[:4])
-        yield Hypothesis("env_misuse", Confidence.STRONG_MINUS, text, sizes, _SAME, notes=notes)
-        text = "two NCCL versions cut messages differently"
-        yield Hypothesis("version_mismatch", Confidence.LIKELY_MINUS, text, sizes, _VERSION)
-        yield Hypothesis("hang", Confidence.QUIET_PLUS, "the ranks may call collectives of different sizes", sizes)
+        yield from _sizes(log, sizes)
     order = log.of("order_differs")
     if order:
         near = next((f" (around rank {rank})" for rank in caught(order, "near")), "")
@@ -98,7 +96,29 @@ def disagreement(log: LogFacts) -> Iterator[Hypothesis]:
         text = f"the ranks do not call the same collectives in the same order{near}"
         if apart := next(iter(caught(order, "apart")), None):
             text = f"the ranks do not hold the same model or values: {apart}"
+            if sizes and before(sizes[0], order[0]):  # they went apart earlier: what was left of them then met
+                text = f"{_OTHER_CALLS}; then {text}"
         yield Hypothesis("hang", Confidence.STRONG_MINUS, text, order, COMPARE, subject="job" if told else None)
+
+
+_OTHER_CALLS = (
+    "ranks send other sizes than their peers expect: the program's ranks call different collectives, or with different sizes"
+)
+
+
+def _sizes(log: LogFacts, sizes: tuple[Event, ...]) -> Iterator[Hypothesis]:
+    """Variables, or two versions, are blamed where the log shows none only as long as it could not have shown them."""
+    text = "ranks send other sizes than their peers expect"
+    apart = tuple(f"{n}: {', '.join(v)}" for n, v in log.env_differs.items() if n in WIRE)
+    program = _OTHER_CALLS
+    # Its level INFO names each variable that is set: src/debug.cc, the default mask from 2.16.5.
+    told = Level.INFO in log.levels and (parse(log.nccl_version or "") or (0,)) >= (2, 16, 5)
+    if apart or not (told or log.of("order_differs")):
+        said = f"{text}: NCCL variables differ" if apart else f"{program}; or their NCCL variables differ"
+        yield Hypothesis("env_misuse", Confidence.STRONG_MINUS, said, sizes, _SAME if apart else COMPARE, notes=apart[:4])
+    if len({p.nccl_version for p in log.ranks if p.nccl_version}) > 1:
+        yield Hypothesis("version_mismatch", Confidence.LIKELY_MINUS, f"{text}: they run two versions of NCCL", sizes, _VERSION)
+    yield Hypothesis("hang", Confidence.QUIET_PLUS if apart else Confidence.LIKELY_PLUS, program, sizes, COMPARE)
 
 
 _WITH_NCCL = Fix(

@@ -68,6 +68,8 @@ class CollectedEvent:
     count: int = 1
     last: int = 0  # the line of the last one
     mild: bool = False  # torch printed it as a warning
+    ranks: set[int] = field(default_factory=set)  # that launchers' marks name, of all such lines
+    spoken: int = 0  # ordinary lines of the file before the last one
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class Accumulator:
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
+    ordinary: dict[int, int] = field(default_factory=dict)  # file -> lines of a program that tell of nothing bad
     runs: dict[int, int] = field(default_factory=dict)  # file -> jobs whose output is in it, where there are several
     earlier: deque[LogFacts] = field(
         default_factory=lambda: deque(maxlen=8)
@@ -137,6 +140,11 @@ class Accumulator:
             lines = self.good[key] = deque(maxlen=STEPS)
         lines.append(number)
 
+    def spoke(self) -> None:
+        """A line of a program that tells of nothing bad."""
+        at = len(self.files) - 1
+        self.ordinary[at] = self.ordinary.get(at, 0) + 1
+
     def up(self) -> None:
         """A communicator is set up."""
         self.up_at[len(self.files) - 1] = self.at
@@ -158,10 +166,11 @@ class Accumulator:
         kept = {key: e for key, e in self.events.items() if e.file != at or e.last >= begin}
         for e in kept.values():
             if e.file == at and e.line < begin:
-                e.line, e.count = e.last, 1
+                e.line, e.count, e.spoken = e.last, 1, 0
         self.events = kept
         self.good = {key: lines for key, lines in self.good.items() if key[0] != at}
         self.up_at.pop(at, None)
+        self.ordinary.pop(at, None)
         self.rank_zeros.clear()
         self.busbw, self.busbw_peak, self.rings, self.alone = None, None, 0, 0
         for process in self.processes:

@@ -56,6 +56,8 @@ _Caller = Literal[
     "exception",
     "raised",
     "handled",
+    "bad_answer",
+    "test_failed",
     "tensor",
     "reducer",
     "world_size",

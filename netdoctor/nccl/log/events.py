@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from netdoctor.nccl.log import messages, prefix
@@ -21,6 +22,8 @@ _CLOSED: Final = Pattern("finished", (), r"(?P<left>.)(?P<closed>.{0,200})", ("c
 _RAISED: Final = Pattern("exception", (), r"(?P<type>[\w.]+)", ("type",))
 _HANDLED: Final = Pattern("handled", (), r"(?P<type>[\w.]+)", ("type",))
 _NAMELESS: Final = 3
+_MAX_RANK: Final = 1 << 20
+_CHAIN: Final = 16  # exceptions that led to each other
 _BELOW: Final = 6  # lines below an exception that may be of its message
 _WORDS: Final = re.compile(rb"(?: {1,16}|\t{1,4})[\w'\"\[(<*-]")
 _RECORD: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
@@ -32,6 +35,8 @@ _KNOWN: Final = Pattern("raised", (), r"(?P<type>[\w.]+)")
 def _package(file: str) -> str:
     """Whose a file is that is not the program's."""
     found = _PACKAGE.search(file)
+    if file.startswith("<frozen "):
+        return file.removeprefix("<frozen ").rstrip(">") + ".py"
     return found[1].removesuffix(".py") if found else file.rpartition("/")[2]
 
 
@@ -81,6 +86,7 @@ class EventCollector:
         self._at_once = 0  # and so many of the next
         self._last: CollectedEvent | None = None
         self._accumulator = accumulator
+        self._raised_at: dict[tuple[int, int], CollectedEvent] = {}  # (file, line) -> what was raised there
 
     def close(self) -> None:
         """The lines that come belong to no event before them."""
@@ -109,10 +115,12 @@ class EventCollector:
         key: tuple[object, ...] = (pattern.kind, writer.slot, level is Level.INFO, mild, *place)
         if match is not None:
             key = (*key, *(match[g] for g in pattern.key))
-        event = events.get(key)
+        event, at = events.get(key), len(self._accumulator.files) - 1
         if event is not None:
             event.count += 1
-            event.last = number
+            event.last, event.spoken = number, self._accumulator.ordinary.get(at, 0)
+            if 0 <= writer.head.rank < _MAX_RANK:
+                event.ranks.add(writer.head.rank)
             return event
         if len(events) >= MAX_EVENTS:
             return None
@@ -120,7 +128,7 @@ class EventCollector:
         head = writer.head
         event = CollectedEvent(
             pattern.kind,
-            file=len(self._accumulator.files) - 1,
+            file=at,
             line=number,
             text=msg[:2000],
             process=writer.slot,
@@ -133,6 +141,8 @@ class EventCollector:
             data=data,
             last=number,
             mild=mild,
+            ranks={writer.head.rank} if 0 <= writer.head.rank < _MAX_RANK else set(),
+            spoken=self._accumulator.ordinary.get(at, 0),
         )
         events[key] = event
         if pattern.follow:
@@ -154,11 +164,18 @@ class EventCollector:
         if event is None:
             return
         event.data["times"] = str(max(raised.times, int(event.data.get("times", "1"))))
+        if raised.printed and event.count == 1:
+            event.data["printed"] = "printed"
+        elif not raised.printed:
+            event.data.pop("printed", None)
+        self._chained(event, raised)
         if "file" not in event.data:
             event.data |= {"type": raised.type, "file": raised.file, "at": raised.line}
             told = {
                 "told": raised.told,
                 "within": raised.within,
+                "deep": raised.deep,
+                "raiser": _package(raised.deep.rpartition(":")[0]) if raised.deep else "",
                 "program": raised.program,
                 "library": _package(raised.file) if raised.library else "",
                 "caught": "caught" if raised.caught else "",
@@ -170,6 +187,31 @@ class EventCollector:
             self._last, self.following, self._indented = event, _BELOW, line[: max(line.find(raised.text[:20]), 0)]
             # Nothing but its name before the colon: all of its words stand below.
             self._at_once = 0 if not event.text.endswith(b":") else 1 if b": " in event.text else _NAMELESS
+
+    def _chained(self, event: CollectedEvent, raised: Raised) -> None:
+        """What another exception came of was caught where that one was raised, and ended what it did."""
+        if len(self._raised_at) >= MAX_EVENTS:
+            self._raised_at.clear()
+        file = event.file
+        self._raised_at[file, raised.number] = event
+        if (outer := self._raised_at.get((file, raised.quoted))) is not None and "printed" not in outer.data:
+            event.data.pop("printed", None)
+        if "printed" not in event.data:
+            for inner in self._came_of(file, raised.cause):
+                inner.data.pop("printed", None)
+
+    def _came_of(self, file: int, line: int) -> Iterator[CollectedEvent]:
+        for _ in range(_CHAIN):
+            inner = self._raised_at.get((file, line))
+            if inner is None:
+                return
+            yield inner
+            line = int(inner.data.get("cause", "0"))
+
+    def interrupted(self, cause: int) -> None:
+        """Somebody's Ctrl-C came while these were handled: they ended nothing."""
+        for inner in self._came_of(len(self._accumulator.files) - 1, cause):
+            inner.data["interrupted"] = "interrupted"
 
     def closed(self, line: bytes, writer: Writer, number: int) -> None:
         """The line with which a program, or its script, says that it has come to its end."""

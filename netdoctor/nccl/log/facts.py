@@ -126,6 +126,8 @@ class Event:
     mild: bool = False  # torch printed it as a warning
     source: str = ""  # NCCL source file that printed it: "misc/socket.cc:58"
     data: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # what the pattern caught: peer, errno, status …
+    ranks: tuple[int, ...] = ()  # that launchers' marks name, of all such lines
+    spoken: int = 0  # ordinary lines of the file before the last such line
 
     @property
     def where(self) -> str:
@@ -141,7 +143,7 @@ class Event:
         """A death that NCCL did not cause: SIGKILL, the OOM killer, a scheduler's out-of-memory."""
         return (
             self.data.get("signal") in {"9", "SIGKILL"}
-            or self.data.get("how") in {"Killed", "Out Of Memory"}
+            or self.data.get("how") in {"Killed", "killed", "Out Of Memory"}
             or Wording.OOM_KILLER.within(self.said)
         )
 
@@ -228,6 +230,7 @@ class LogFacts(RunLog):
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on, at most `STEPS`
     work: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     up_at: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line of a communicator that is set up
+    ordinary: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> lines of programs that tell of nothing bad
     runs: int = 1  # jobs whose output is in one file, the most; the last of them is what these facts are of
     earlier: tuple[LogFacts, ...] = ()  # the jobs before the last of a file, the last of them
     silence: int = 0  # minutes that a file goes on after its last sign of work, the longest

@@ -52,6 +52,8 @@ _BEGUN: Final = re.compile(
 _STACK: Final = re.compile(
     rb"\bException raised from \S{1,100} at \S{1,400}:\d{1,6} \(most recent call first\):|\bframe #\d{1,3}: "
 )
+# A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
+_PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
 
 
@@ -91,22 +93,26 @@ class LastWords:
         """The line with which the program says that it is done, where that is the last that the log tells."""
         return closing.end(self._tail, (self._work_at, self._work), self._rest, once=self._took == 1)
 
-    def feed(self, line: bytes, number: int) -> None:
+    def feed(self, line: bytes, number: int) -> bool:
+        """Whether it is of what goes wrong."""
         if (stack := _STACK.search(line)) is not None:
             if not stack[0].startswith(b"frame"):
                 same = prefix.rank(self.before) == prefix.rank(line)
                 self._of_a_warning = same and level(self.before) is Level.WARNED
             if self._of_a_warning:
-                return
+                return True
+        if _PROSE.match(line) is not None:
+            return False
         still = _STILL.search(line) is not None and not _NONE.search(line)
         ill = _ILL.search(line) is not None and not _NONE.search(line)
         if not (ill or still or _HINTS.search(line)):
-            return
+            return False
         said = level(line)
         if len(self._lines) < _MOST and ((ill and said is Level.UNKNOWN) or (still and self._work)):
             self._lines[number] = line
         elif not (self._work or self._lines) and len(self._hints) < _MOST and said is Level.UNKNOWN:
             self._hints[number] = line
+        return True
 
     @property
     def silence(self) -> int:

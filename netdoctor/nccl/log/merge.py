@@ -57,6 +57,7 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         subsystems=frozenset(accumulator.subsystems),
         events=tuple(_event(accumulator, event) for event in sorted(events, key=lambda e: (e.file, e.line))),
         work={(clean(accumulator.files[n]), rank): tuple(lines) for (n, rank), lines in accumulator.good.items()},
+        ordinary={clean(accumulator.files[n]): lines for n, lines in accumulator.ordinary.items()},
         up_at={clean(accumulator.files[n]): line for n, line in accumulator.up_at.items()},
         runs=max(accumulator.runs.values(), default=1),
         counted=accumulator.counted if len(accumulator.files) == 1 else "",
@@ -292,6 +293,8 @@ def _event(accumulator: Accumulator, event: CollectedEvent) -> Event:
         event.mild,
         clean(event.source),
         {k: clean(v) for k, v in event.data.items()},
+        tuple(sorted(event.ranks)),
+        event.spoken,
     )
 
 

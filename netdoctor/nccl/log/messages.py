@@ -243,7 +243,8 @@ def net_plugin(accumulator: Accumulator, process: Process, dev: int, msg: bytes)
             why = text(error[1])
             # Its own file not being there is how a node without a plugin looks; anything else is a plugin that is broken.
             plain = re.match(r"lib(?:nccl-net|nccom-net)[\w.\-]*: cannot open shared object file: No such file", why)
-            if not plain:
+            # glibc's words hold a file or a symbol (elf/dl-lookup.c); others are of a buffer that NCCL did not fill.
+            if not plain and ": " in why and "\ufffd" not in why:
                 accumulator.plugin_error = why[:300]
 
 

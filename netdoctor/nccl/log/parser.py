@@ -109,9 +109,7 @@ class Parser:
         rest = data[end + 1 :]
         if end >= 0:
             self._hold(self._own.without(data[:end]))
-        if len(rest) > prefix.MAX_LINE:
-            rest = self._long(rest)
-        self._tail = rest
+        self._tail = self._long(rest) if len(rest) > prefix.MAX_LINE else rest
 
     def _long(self, rest: bytes) -> bytes:
         """Of a line that has no end yet: what may still matter.  A progress bar's line never ends; its parts do."""
@@ -307,7 +305,7 @@ class Parser:
         line = line[: prefix.MAX_LINE]
         if self._events.following:
             self._events.more(line)
-        if not line or line.isspace():
+        if line.isspace() or not line:
             return
         raised = self._tracebacks.feed(line, number) if self._tracebacks.concerns(line) else None
         if raised is not None:
@@ -321,10 +319,9 @@ class Parser:
             self._last_words.saw(line, number)
             return
         if (old := prefix.split_level(line)) is not None:
-            head, level, msg = old
-            writer = self._heads.get(head) or self._writer(head)
+            writer = self._heads.get(old[0]) or self._writer(old[0])
             self.accumulator.library = self.accumulator.library or ("Neuron" if b"CCOM WARN" in line else "")
-            self._message(msg.rstrip(b"\r"), level, writer, number)
+            self._message(old[2].rstrip(b"\r"), old[1], writer, number)
             return
         self._plain(line.rstrip(b"\r"), number)
 
@@ -347,7 +344,8 @@ class Parser:
         if shape.patterns and benign.text_of_a_program(line):
             return
         if not shape.patterns and not bare:
-            self._last_words.feed(line, number)
+            if not (self._last_words.feed(line, number) or self._events.following or line[:1].isspace()):
+                accumulator.spoke()
             return
         index = self._unnamed()
         process = accumulator.processes[index]
@@ -382,7 +380,9 @@ class Parser:
         """An exception is news where no other family knows what it says."""
         self._runs.fell = True
         kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
-        if not kinds & NOT_RAISED and not benign.of_others(raised.text):
+        if "ended" in kinds:
+            self._events.interrupted(raised.cause)
+        if not kinds & NOT_RAISED and not (raised.printed and benign.of_others(raised.text)):
             index = self._unnamed()
             self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds), line)
 

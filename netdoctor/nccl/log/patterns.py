@@ -11,6 +11,7 @@ from netdoctor.nccl.log import (
     locale_patterns,
     nccl_patterns,
     program_patterns,
+    shell_patterns,
     stack_patterns,
     surroundings_patterns,
 )
@@ -19,6 +20,7 @@ from netdoctor.nccl.log.pattern import Pattern, alternatives
 
 PATTERNS: Final = (
     *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
+    *shell_patterns.PATTERNS,
     *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS, *locale_patterns.PATTERNS),
 )
 

@@ -21,6 +21,14 @@ _CHAIN: Final = re.compile(rb"(?:During handling of the above exception|The abov
 _FRAME: Final = re.compile(rb'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9})(?:, in (?P<name>\S{1,100}))?')
 # Where a traceback begins that reaches the bottom of its thread: nobody caught it.  A caught one begins where it was caught.
 _BOTTOM: Final = frozenset((b"<module>", b"_run_module_as_main"))
+# The bottoms of other threads and processes: threading.py, multiprocessing (process.py, spawn.py), concurrent/futures,
+# torch/multiprocessing/spawn.py; and of Ray's tasks (_raylet.pyx).
+_BOTTOM_OF_OTHERS: Final = frozenset(
+    (b"_bootstrap", b"_bootstrap_inner", b"spawn_main", b"_process_worker", b"_wrap", b"_run_module_code")
+)
+_RAYS: Final = b"_raylet.pyx"
+# Hydra cuts the bottom off (run_and_report), and ends with it.
+_CUT_OFF: Final = b"Error executing job with overrides"
 # Of a process that tells its name: the same exception at one line of it a third time shows that it outlived the first two.
 _PROCESS: Final = re.compile(rb"pid[= ]\d|\[(?:rank|default)\d+\]:")
 # A frame of a traceback whose head is not in the log, or of a SyntaxError, which has none; and the names that end one: a stack
@@ -55,7 +63,8 @@ _LOGGED: Final = re.compile(rb"\b(?:ERROR|WARN(?:ING)?|INFO|CRITICAL)\b")  # in 
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
 # Files of others: the last frame outside of them is the program's.
 _LIBRARIES: Final = re.compile(
-    rb"site-packages|dist-packages|/lib/python3|<frozen|<string>|<unknown>|/runpy\.py|\.(?:pyx|pxi|cu|cuh|c|cc|cpp|h|hpp|rs)$"
+    rb"site-packages|dist-packages|/lib(?:64)?/python\d|^<(?!stdin|ipython)|/runpy\.py|\.(?:pyx|pxi|cu|cuh|c|cc|cpp|h|hpp|rs)$"
+    rb"|/bin/[\w\-]+$|/torchinductor_|\.triton/cache"
 )
 _LINGERS: Final = 12  # lines behind an exception in which Python says that another one came of it, or one quotes another's
 
@@ -73,6 +82,8 @@ class Raised(NamedTuple):
     told: str = ""  # the program's own line that raised it
     within: str = ""  # the line of a text that the program executes there
     library: bool = False  # every frame is of others' files
+    deep: str = ""  # the frame of others' in which it was raised, below the program's own
+    printed: bool = False  # not from the bottom of a thread: somebody caught it and printed it
     program: str = ""  # the script of which it reached the bottom, where it did
     caught: bool = False  # it did not, and a logger's head stands before it
     times: int = 1  # that this process raised it at that line
@@ -83,6 +94,7 @@ class Raised(NamedTuple):
 class _Open:
     __slots__ = (
         *(
+            "bottom",
             "caught",
             "cause",
             "flat",
@@ -103,6 +115,7 @@ class _Open:
     def __init__(self, ignored: bool, headless: bool = False) -> None:
         self.handled = False
         self.logged = False  # behind a logger's head
+        self.bottom = headless  # began where nobody is left to catch it, as far as can be told
         self.caught = False  # begins where somebody caught it
         self.module = False  # began at the bottom
         self.program = b""
@@ -135,6 +148,7 @@ class Tracebacks:
         self._came_of: dict[bytes, int] = {}  # mark -> the exception that the next one there came of
         self._lingers = 0
         self._times: dict[tuple[bytes, bytes, bytes], int] = {}
+        self._cut_off = False
 
     @property
     def reading(self) -> bool:
@@ -159,6 +173,7 @@ class Tracebacks:
     def concerns(self, line: bytes) -> bool:
         """Whether `feed` could say anything about a line: most lines of a log begin no traceback and belong to none."""
         known = self.reading or _START in line or b"ignored" in line or b"atexit" in line or b'  File "' in line
+        known = known or _CUT_OFF in line
         return known or any(word in line for word in _WORDS_OF_HANDLED)
 
     def feed(self, line: bytes, number: int) -> Raised | None:
@@ -168,6 +183,7 @@ class Tracebacks:
         if start >= 0:
             self._begin(line[:start])
             return None
+        self._cut_off |= _CUT_OFF in line
         if self._lingers and (chain := _CHAIN.search(line)) is not None:
             self._came_of[line[: chain.start()]] = self._ended.get(line[: chain.start()], 0)
         if self._lingers:
@@ -193,6 +209,7 @@ class Tracebacks:
         if len(self._open) < _OPEN:
             at = self._open[mark] = _Open(mark in self._ignored)
             at.handled = at.ignored and mark in self._served
+            at.bottom, self._cut_off = self._cut_off, False
             at.logged = _LOGGED.search(mark) is not None
             at.cause, at.quoted = self._came_of.pop(mark, 0), self._colon
             self.quoting = at.ignored
@@ -261,6 +278,8 @@ class Tracebacks:
             at.told.decode("utf-8", "replace")[:200],
             at.last[1].decode() if at.own and at.last[0] == _TEXT else "",
             library=at.own is None,
+            deep=b":".join(at.last).decode("utf-8", "replace") if at.own not in {None, at.last} and at.last[0] != _TEXT else "",
+            printed=not at.bottom,
             program=at.program.decode("utf-8", "replace"),
             caught=at.caught and _PROCESS.search(mark) is not None,
             times=self._times.get((mark, file, row), 1),
@@ -276,6 +295,9 @@ class Tracebacks:
             at.own, at.told = at.last, b""
         if first:
             at.module = frame["name"] in _BOTTOM
+            at.bottom |= (
+                at.module or frame["name"] is None or frame["name"] in _BOTTOM_OF_OTHERS or frame["file"].endswith(_RAYS)
+            )
             at.caught = at.logged and not at.module and frame["name"] is not None
         if at.module and own and not at.program and frame["name"] == b"<module>":
             at.program = frame["file"]

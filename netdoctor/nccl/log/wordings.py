@@ -36,8 +36,19 @@ class Wording(Enum):
         r"|Rendezvous|ObjectLost|OwnerDied|LocalRayletDied|ActorUnavailable"
         r"|DistBackend|DistStore|DistNetwork|DistError|RayTaskError|RayActorError|ActorDied|EngineDead|BrokenProcessPool|Timeout"
     )
+    # of who asks a server, which is none of the ranks
+    OF_A_CLIENT = r"^(?:requests|urllib3?|httpx|httpcore|aiohttp|huggingface_hub|openai|botocore|redis|pymongo)\."
     TRACEBACK = r"Traceback \(most recent call last\)"
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
+    # strerror(3), as Python quotes it behind the number (Objects/exceptions.c, OSError)
+    ADDRESS_IN_USE = r"\[Errno 98\]|address already in use"
+    NO_WAY_OUT = r"\[Errno (?:101|-2|-3|110)\]|network is unreachable|name or service not known|temporary failure in name"
+    OF_A_DOWNLOAD = r"\burllib|\brequests\.|https?://|\bhttpx|\bhttpcore|URLError|ClientConnector|huggingface|\bHub\b"
+    CONNECTION_REFUSED = r"\[Errno 111\]|connection refused"
+    PERMISSION = r"^PermissionError\b|\[Errno (?:1|13|30)\]"
+    NO_MODULE = r"^ModuleNotFoundError: No module named '(?P<name>[\w.]{1,100})'"
+    NO_KEY = r"^KeyError: '(?P<name>\w{1,100})'"
+    NO_SUCH_FILE = r"^FileNotFoundError: .*\[Errno 2\]"
     TERSE = r"^[^:]*(?::\s*(?:\S+(?:\s+\S+){0,2})?\s*)?$"  # three words after the name, which say little by themselves
     SAYS_WHY = r"^SystemExit: (?!-?\d+$)\S"
     # What a launcher raises when one of its processes failed, and where
