@@ -42,7 +42,7 @@ def test_a_key_by_which_nothing_comes_through(table: list[int], index: str | Non
 
 @pytest.mark.parametrize(
     ("table", "mend"),
-    [(LIMITED, "NCCL_IB_PKEY=1"), ([0x7FFF], "smpquery pkeys")],
+    [(LIMITED, "NCCL_IB_PKEY=1"), ([0x7FFF], "-D pkeys 0")],
 )
 def test_a_limited_member_works_among_full_ones(table: list[int], mend: str) -> None:
     (one,) = said(table)
