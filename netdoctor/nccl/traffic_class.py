@@ -108,6 +108,10 @@ def _sent(rail: Rail, net: Net, setting: _Setting, level: _Setting) -> _Sent | N
         return level
     else:
         priority = max(0, param(level, -1)) & 7
+        if (
+            qos.pfc or 0
+        ) >> priority & 1:  # here; frames of an interface without a VLAN tell the switches and the other end none
+            return None
     return None if priority is None else _Sent(rail.device.name, dscp, priority, qos, chosen, str(qos.trusts))
 
 
