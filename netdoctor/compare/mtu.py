@@ -15,8 +15,8 @@ from netdoctor.compare.majority import Fault, N, sides
 from netdoctor.model import Finding, Status
 
 WHY: Final = (
-    "ends agree on the smaller one (TCP by its MSS, RFC 9293; NCCL's queue pairs by their ports' MTU); of what does not ask "
-    "the other end first, frames above the smaller one vanish without a word"
+    "the ends agree on the smaller one (TCP by its MSS, RFC 9293; NCCL's queue pairs by their ports' MTU); larger frames of "
+    "traffic that does not agree first vanish without a word"
 )
 HOW: Final = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
 

@@ -82,7 +82,7 @@ def test_the_reason_in_a_report_is_no_finding(tmp_path: pathlib.Path, capsysbina
 
     own = report("fake-hca-refuses-memory", "json")
     assert any("ibv_reg_mr failed" in line for line in own)
-    (tmp_path / "job.out").write_text("\n".join(own))
+    (tmp_path / "job.out").write_text("\n".join(["epoch 1 of 3", *own]))
     assert log.run(Options(format="json"), [str(tmp_path / "job.out")]) == 4
     document = judged.validated(capsysbinary.readouterr().out.decode(), "log")
     assert [check["id"] for check in document["checks"]] == ["log.job"]
