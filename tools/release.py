@@ -63,7 +63,9 @@ def release(target: Path, tools: Path, base: str | None) -> str:
         source.mkdir()
         archive = subprocess.run(["git", "-C", str(ROOT), "archive", "HEAD"], check=True, capture_output=True).stdout
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(source, filter="fully_trusted")  # our own commit: netdoctor/checks is a link
+            # Our own commit: netdoctor/checks is a link.  `filter=` is unknown before Python 3.10.12 and 3.11.4 (PEP 706).
+            tar.extraction_filter = lambda member, _path: member
+            tar.extractall(source)
         variables = {**os.environ, "SOURCE_DATE_EPOCH": date, "PYTHONHASHSEED": "0", "TZ": "UTC"}
         run(tools, "-m", "build", "--no-isolation", "--outdir", str(target), str(source), env=variables)
         (sdist,), (wheel,) = target.glob("*.tar.gz"), target.glob("*.whl")

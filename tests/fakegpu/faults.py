@@ -66,7 +66,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "cuda 719 by a kernel": call(r"CUDA_ERROR_LAUNCH_FAILED|unspecified launch failure", "kernel 1 719", steps="ir"),
     "cuda 802": call(r"CUDA_ERROR_SYSTEM_NOT_READY", "cuInit 1 802"),
     "cuda 999": call(r"unknown error", "cuStreamCreateWithPriority 1 999", "cuStreamCreate 2 999"),
-    "cuda hangs": call(r"hangs, as the machine's file orders", "cuEventCreate 1 hang", deadline=8.0),
+    "cuda hangs": call(r"hangs, as the machine's file orders", "cuEventCreate 1 hang", deadline=20.0),
     "memory is limited": Fault(r"out of memory|CUDA_ERROR_OUT_OF_MEMORY", {"gpu.state.limit": 8 << 20}),
     "memory is taken": Fault(r"out of memory|CUDA_ERROR_OUT_OF_MEMORY", {"gpu.state.used": (40 << 30) - (8 << 20)}),
     # NVML
@@ -108,7 +108,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "port down": Fault(r"NET/IB : Using \[0\]mlx5_1:1", {"hcas.0.state": "DOWN"}, hosts=2),
     "no node": Fault(r"NET/IB : Using \[0\]mlx5_1:1", {"hcas.0.mode": "none"}, hosts=2),
     # what the two ends of a connection must agree on
-    "VLAN differs": Fault(r"ibv_modify_qp failed with .*Connection timed out", there={"hca.vlan": 100}, deadline=10.0, **GIDS),
+    "VLAN differs": Fault(r"ibv_modify_qp failed with .*Connection timed out", there={"hca.vlan": 100}, deadline=25.0, **GIDS),
     "GID kind differs": Fault(
         r"Got completion .*(status=(12|\S+\(12\))|error 12,)",
         env=({"NCCL_IB_GID_INDEX": "3"}, {"NCCL_IB_GID_INDEX": "2"}),

@@ -192,7 +192,7 @@ if stop != "import":
     fault = () if stop == "run" else (("TORCH_FAULT", stop),)
     experiment = AllReduce(**experiment, rank_env=((), fault), repeats=100000)
     threading.Thread(target=session.run, args=(experiment,), daemon=True).start()
-end = time.monotonic() + 60
+end = time.monotonic() + 240
 while not session._worker.ended and time.monotonic() < end:
     events = {e.get("phase") or e["event"] for e in session._worker.events}
     if ("hello" if stop == "import" else "timed" if stop == "run" else stop.split(":")[0]) in events:

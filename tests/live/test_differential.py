@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -52,7 +53,8 @@ def test_the_step_of_gpu_proof_asks_the_library_of_the_job(tmp_path: pathlib.Pat
     with doctor.job(libnccl.newest().parts[-5]) as python:
         variables = {"LIBNCCL_FOLDER": str(tmp_path / "none"), "NETDOCTOR_TORCH_PYTHON": str(python), "GPU_PROOF_SECONDS": "4"}
         said = tmp_path / "said"
-        program = f"exec 7>{said}; GPU_PROOF_FD=7 exec {sys.executable} -m tools.gpu_proof.differential"
+        python_, told_to = shlex.quote(sys.executable), shlex.quote(str(said))
+        program = f"exec 7>{told_to}; GPU_PROOF_FD=7 exec {python_} -m tools.gpu_proof.differential"
         command = [sys.executable, "-m", "tests.fakegpu.namespace", "two-a100", "--one-node", "--", "sh", "-c", program]
         done = subprocess.run(
             command, cwd=build.ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False

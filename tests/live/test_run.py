@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -130,7 +131,7 @@ def test_what_wrappers_set_is_judged(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_gate_does_not_vouch_for_what_it_cannot_see(tmp_path: pathlib.Path) -> None:
-    code, err, checks = gated(tmp_path, "bash", "-c", f"{sys.executable} -c 'print(1)'")
+    code, err, checks = gated(tmp_path, "bash", "-c", f"{shlex.quote(sys.executable)} -c 'print(1)'")
     assert code == 4 and checks["job.command"] == ["unknown"] and "job.command" in err
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,9 @@ print(json.dumps([got, os.listdir("/dev/shm"), room.f_blocks - room.f_bfree]))
 
 def asked(setup: str, beside: int = 0, prefix: str = "", *, files: int = 2, each: int = 33034240) -> Any:
     """Its answer, what is in the folder afterwards, and how many blocks are held."""
-    script = f"{setup}\nexec {prefix} {sys.executable} -c '{PROGRAM.format(beside=beside, files=files, each=each)}'"
+    script = (
+        f"{setup}\nexec {prefix} {shlex.quote(sys.executable)} -c '{PROGRAM.format(beside=beside, files=files, each=each)}'"
+    )
     run = ["unshare", "--mount", "sh", "-ec", script]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout.splitlines()[-1])

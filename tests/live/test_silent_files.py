@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -116,7 +117,7 @@ def test_a_frozen_disk_keeps_nobody_from_the_report(tmp_path: pathlib.Path) -> N
     """A writer there ends not even of SIGKILL: it is left behind, and neither we nor who reads our output wait for it."""
     with open(tmp_path / "disk", "wb") as disk:
         disk.truncate(64 << 20)
-    look = f"{sys.executable} -I -m netdoctor preflight -q --no-allreduce --vantage job"
+    look = f"{shlex.quote(sys.executable)} -I -m netdoctor preflight -q --no-allreduce --vantage job"
     script = FROZEN.format(disk=tmp_path / "disk", at=tmp_path / "at", netdoctor=look)
     inside = ["unshare", "-m", "--propagation", "private", "bash", "-c", script]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("NETDOCTOR_")}

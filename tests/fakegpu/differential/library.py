@@ -112,4 +112,4 @@ def _mapped(env: Mapping[str, str], site: pathlib.Path) -> list[str]:
     done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=60, check=False)
     if done.returncode and "cannot open shared object file" not in done.stderr:
         raise RuntimeError(done.stderr[-600:])
-    return done.stdout.split()
+    return [line for line in done.stdout.splitlines() if line]  # a path may hold blanks
