@@ -39,20 +39,15 @@ def limited(limit: str, value: int, *vantage: str) -> subprocess.CompletedProces
 
 @pytest.mark.parametrize(("limit", "value"), LIMITS)
 def test_a_shortage_of_its_own_is_unknown(limit: str, value: int) -> None:
-    done = limited(limit, value)
-    assert done.returncode in (0, 4), done.stderr
+    done = limited(limit, value, "--vantage", "node")  # a user's own are the job's as well
+    assert done.returncode == 4, done.stderr
     assert "defect" not in done.stderr and "Traceback" not in done.stderr
     if not done.stdout.strip():
-        assert done.returncode == 4, done.stderr
         assert any(f"too {what}" in done.stderr for what in ("little memory", "few descriptors", "few processes")), done.stderr
         return
     found = [f for c in json.loads(done.stdout)["checks"] for f in c["findings"]]
     assert {f["status"] for f in found if f["check"] == "allreduce.run"} == {"unknown"}, done.stdout
     assert not {f["status"] for f in found} & {"fail", "error"}, found
-    passed = {c["id"] for c in json.loads(done.stdout)["checks"] if c["status"] == "pass"}
-    assert (done.returncode == 0) == bool(passed) and passed <= {"net.port_range"}, (
-        passed
-    )  # as a user, one sees it from the job
 
 
 @pytest.mark.parametrize("whose", ["node", "job"])
