@@ -74,11 +74,21 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             if name == "job"
             else f"{name} ended first{_by(first)}; the others lost their peer"
         )
-        yield Hypothesis("rank_died", confidence, text, died, _FIRST, subject=name)
+        given = log.above_info("generic") if _abort(first) else ()
+        if given:  # torch's watchdog throws it on in a thread, which ends the process
+            name = author(given)
+            text = f"{'a process' if name == 'job' else name} ended{_by(first)} for an error that NCCL gave: {_last_word(given[0])}"
+        yield Hypothesis("rank_died", confidence, text, (*given, *died), _FIRST, subject=name)
         bus = tuple(e for e in died if _BUS.search(f"{_by(e)} {e.text}"))
         if bus:
             text = "SIGBUS: a page of a mapped file could not be had, mostly of a full /dev/shm (64 MB in a container)"
             yield Hypothesis("shm_disabled_or_small", Confidence.QUIET, text, bus, Topic.SHARED_MEMORY)
+
+
+def _last_word(given: Event) -> str:
+    """NCCL's own of an error, as torch adds it (NCCLUtils.cpp, getNcclErrorDetailStr); without it, the whole line."""
+    _, _, word = given.text.partition("Last error:")
+    return (word.strip() or given.text)[:160]
 
 
 def nodes(log: LogFacts) -> Iterator[Hypothesis]:
@@ -198,7 +208,7 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
     closed = log.above_info("peer_closed")
     secondary = log.above_info("secondary")
     events = closed + secondary
-    if not closed and all(Wording.OWN_PROXY.within(e.text) for e in secondary):
+    if secondary and not closed and all(Wording.OWN_PROXY.within(e.text) for e in secondary):
         return  # a rank's own proxy thread could not set up a connection, for a reason that only its WARN before says
     if events:
         peers = sorted(caught(closed, "peer"))
@@ -231,7 +241,8 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
         text = "by NCCL's RAS some ranks have begun fewer operations than the others: these wait for them"
         yield Hypothesis("hang", Confidence.OPEN, text, counted, Topic.LATE)
     echo = log.above_info("torch_echo")
-    if echo and not events and not stuck:
+    # With an error that NCCL gave, it hands that on: nobody was waited for (ProcessGroupNCCL.cpp, checkForNCCLErrors).
+    if echo and not events and not stuck and not log.of("generic"):
         who, how = _behind(log, ()) or (None, "")
         text = f"{who} {how}" if who else "torch's watchdog ended a rank for what another one did"
         yield Hypothesis("hang", Confidence.QUIET_PLUS if who else Confidence.EFFECT, text, echo, Topic.LATE, subject=who)

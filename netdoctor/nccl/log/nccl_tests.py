@@ -8,6 +8,7 @@ from typing import Final
 from netdoctor.nccl.log.accumulator import Accumulator
 
 _HEADER: Final = re.compile(rb"# +Rank +(\d+) +(?:Group +\d+ +)?Pid +(\d+) on +(\S+) device +\d+ \[\S+\] (.{1,80})")
+_FAILED: Final = b": Test failure "
 _AVERAGE: Final = re.compile(rb"Avg bus bandwidth\s*:\s*([\d.]+)")
 # size, count, type, redop, root, time, algbw, busbw
 _ROW: Final = re.compile(
@@ -19,7 +20,7 @@ _LARGE: Final = 1 << 26  # bytes from which the time is bandwidth, not latency
 
 def may_be(line: bytes) -> bool:
     """Whether lines of this line's shape may be of nccl-tests."""
-    return b"Rank " in line or b"Avg bus" in line or _ROW.search(line) is not None
+    return b"Rank " in line or b"Avg bus" in line or _FAILED in line or _ROW.search(line) is not None
 
 
 def read(accumulator: Accumulator, line: bytes) -> bool:
@@ -30,6 +31,8 @@ def read(accumulator: Accumulator, line: bytes) -> bool:
         return True
     if (row := _ROW.search(line)) and int(row[1]) >= _LARGE:
         accumulator.busbw_peak = max(accumulator.busbw_peak or 0.0, float(row[2]))
+    if _FAILED in line:
+        accumulator.rank_zeros.clear()  # the next header is another run's, not another process' of this one
     if average := _AVERAGE.search(line):
         accumulator.rank_zeros.clear()
         accumulator.busbw = float(average[1]) if re.fullmatch(rb"\d+(?:\.\d+)?", average[1]) else None
