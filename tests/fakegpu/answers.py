@@ -33,7 +33,15 @@ def nvml(machine: Machine) -> Answer:
     if not machine.gpus or not machine.shown:
         return _absent("NVML: NVML Shared Library Not Found")
     devices = [_nvml_device(machine, n, gpu) for n, gpu in enumerate(machine.gpus)]
-    return {"driver": machine.driver, "cuda": machine.cuda, "devices": devices, "p2p": _pairs(machine)}
+    unknown = why(pynvml, pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND))
+    secret = {"on": False, "ready": unknown}  # as c/nvml_health.c, which lacks the second function
+    return {
+        "driver": machine.driver,
+        "cuda": machine.cuda,
+        "devices": devices,
+        "p2p": _pairs(machine),
+        "confidential": secret,
+    }
 
 
 def _pairs(machine: Machine) -> list[list[int]]:

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import pytest
 
 from netdoctor.model import Json
-from tests.lab.row import Row
+from tests.lab.row import ERRORS, Row
 from tests.support.machines import libnccl, native
 from tests.support.namespaces.dgx import Scene, Seen, machine
 
@@ -107,7 +107,7 @@ def compare(row: Row, before: Seen, after: Seen) -> tuple[bool, tuple[str, ...]]
     changes = {
         key: (was_all.get(key, "nothing"), now_all.get(key, "nothing"))
         for key in sorted({*was_all, *now_all})
-        if was_all.get(key) != now_all.get(key)
+        if was_all.get(key) != now_all.get(key) and not _of_the_moment(row, key[0], now_all.get(key, "nothing"))
     }
     found = all(_came(check, status, changes, before, after) for check, status in row.expected.items())
     found = found and (not row.source or any(row.source in after.sources(check) for check in row.expected))
@@ -126,6 +126,11 @@ def compare(row: Row, before: Seen, after: Seen) -> tuple[bool, tuple[str, ...]]
     )
     broken = tuple(f"{check} {subject}: error" for (check, subject), now in now_all.items() if now == "error")
     return found, tuple(dict.fromkeys((*disturbed, *better, *broken)))
+
+
+def _of_the_moment(row: Row, check: str, now: str) -> bool:
+    """Packets sent again while other programs load this machine make one look unsure and the next not, whatever the scene."""
+    return check == ERRORS and check not in row.expected and not now.startswith(("fail", "error"))
 
 
 def _came(check: str, expected: str, changes: Mapping[tuple[str, str], tuple[str, str]], before: Seen, after: Seen) -> bool:

@@ -77,7 +77,8 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         given = log.above_info("generic") if _abort(first) else ()
         if given:  # torch's watchdog throws it on in a thread, which ends the process
             name = author(given)
-            text = f"{'a process' if name == 'job' else name} ended{_by(first)} for an error that NCCL gave: {_last_word(given[0])}"
+            whose = "a process" if name == "job" else name
+            text = f"{whose} ended{_by(first)} for an error that NCCL gave: {_last_word(given[0])}"
         yield Hypothesis("rank_died", confidence, text, (*given, *died), _FIRST, subject=name)
         bus = tuple(e for e in died if _BUS.search(f"{_by(e)} {e.text}"))
         if bus:
