@@ -141,12 +141,7 @@ ROWS: Final = (
         "RDMA drivers not loaded",
         Scene(tree={"infiniband": False}),
         {RDMA: "fail dev_infiniband_missing", HCA: "unknown"},
-        {
-            **BY_SOCKETS,
-            **dict.fromkeys((GDR, WAY), "no device to pair"),
-            "hardware.rails": "no device to compare: hardware.accelerator says so",
-            GIDS: "no device whose GIDs could be read",
-        },
+        {**BY_SOCKETS, **dict.fromkeys((GDR, GIDS, WAY, "hardware.rails"), "no RDMA device to judge")},
     ),
     Row(
         "one HCA without an RDMA device",

@@ -87,9 +87,9 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
 
 
 def _last_word(given: Event) -> str:
-    """NCCL's own of an error, as torch adds it (NCCLUtils.cpp, getNcclErrorDetailStr); without it, the whole line."""
-    _, _, word = given.text.partition("Last error:")
-    return (word.strip() or given.text)[:160]
+    """NCCL's own of an error, as torch adds it; without it, the whole line."""
+    found = Wording.LAST_ERROR.found(given.text)
+    return found["word"] if found else given.text[:160]
 
 
 def nodes(log: LogFacts) -> Iterator[Hypothesis]:

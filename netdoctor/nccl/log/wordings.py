@@ -30,6 +30,7 @@ class Wording(Enum):
     EXIT_OF_ABORT = "134"  # 128 + SIGABRT
     ABORTED_ITSELF = r"rank (?P<rank>\d{1,7}) nranks (?P<n>\d{1,5}) .{0,80}Abort COMPLETE"  # src/init.cc
     REMOTE = "remote"  # ncclRemoteError, and its text
+    LAST_ERROR = r"Last error:\s*(?P<word>\S.{0,160})"  # torch's NCCLUtils.cpp, getNcclErrorDetailStr
     # Python
     ECHO_EXCEPTION = (
         r"BrokenPipe|Connection\w*Error|EOFError|SystemExit|ChildFailed|CalledProcess|ChildProcess|ProcessRaised|ProcessExited"
