@@ -78,7 +78,8 @@ check: $(VENV)/.dev  ## lint, types and unit tests
 .units:
 	@$(BIN)/pytest -q -n auto --dist worksteal -m 'not slow' tests/unit
 
-test: check $(VENV)/.torch parts  ## check, the slow unit tests, and what runs live on this machine
+# The parts come first: some unit tests need them, too.
+test: $(VENV)/.torch parts check  ## check, the slow unit tests, and what runs live on this machine
 	@code=0; $(BIN)/pytest -q -n auto --dist worksteal -m slow tests/unit || code=$$?; \
 	 $(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder --durations=20 tests/live || code=$$?; \
 	 $(BIN)/python -m tests.support.packages >&2; exit $$code

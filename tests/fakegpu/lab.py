@@ -167,7 +167,7 @@ def environment(file: pathlib.Path, nccl: pathlib.Path, host: int | None) -> dic
     lib, libib = build.libraries()
     return {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-        "HOME": "/nonexistent",  # no ~/.nccl.conf
+        "HOME": os.devnull,  # no ~/.nccl.conf, and no driver that makes the folder for its cache, as a real one does
         "LD_LIBRARY_PATH": f"{lib}:{libib}",
         "FAKEGPU_MACHINE": str(file),
         "NCCL_LIB": str(nccl),

@@ -56,7 +56,7 @@ def findings(have: dict[str, Any]) -> dict[str, tuple[Finding, ...]]:
 
 def report(taken: Snapshot) -> Report:
     """As `netdoctor diagnose` gives it."""
-    config = load.load(environ={}, site="/nonexistent", recorded=taken.policy)
+    config = load.load(environ={}, site="/dev/null/x", recorded=taken.policy)
     return judge_snapshot(taken, specs(), setup.decider(config, taken.selected, taken.partial), config.profile)
 
 

@@ -29,7 +29,7 @@ os.chmod("/anyone", 0o1777)
 sh("mount -t tmpfs -o size=8k,mode=1777 none /full", "mount -t tmpfs -o mode=755,uid=65534 none /theirs",
    "touch /theirs/point", "mount --bind /target/report /theirs/point")
 os.symlink("/target/new", "/theirs/link")
-environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"], "HOME": "/nonexistent", "USER": "nobody"}
+environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"], "HOME": os.devnull, "USER": "nobody"}
 def run(prefix, *options, env=environment, quiet=("--quiet",)):
     command = [*prefix, *NETDOCTOR, "preflight", "--vantage", "job", "--python", PYTHON, "-f", "json", *quiet, *options]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

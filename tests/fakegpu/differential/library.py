@@ -42,7 +42,7 @@ def compare(draw: Draw, world: World) -> Iterator[Row]:
     shutil.rmtree(folder, ignore_errors=True)
     tag = rng.choice(tuple(TAGS))
     site = _venv(folder, own, tag, rng)
-    env = {"PATH": "/usr/bin:/bin", "VIRTUAL_ENV": str(folder), "HOME": "/nonexistent", **_environment(rng, every)}
+    env = {"PATH": "/usr/bin:/bin", "VIRTUAL_ENV": str(folder), "HOME": os.devnull, **_environment(rng, every)}
     host = Placed(env)
     try:
         found = libraries.probe(host)

@@ -60,7 +60,7 @@ class Done:
 def environment(library: pathlib.Path, version: tuple[int, int, int], settings: Mapping[str, str]) -> dict[str, str]:
     """A rank's environment: nothing of NCCL from the outside, no nccl.conf but the one that a draw names."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "FAKEGPU_MACHINE") if name in os.environ}
-    log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, "NCCL_LIB": str(library), "HOME": "/nonexistent"}
+    log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, "NCCL_LIB": str(library), "HOME": os.devnull}
     return {**kept, **log, **NEEDED.get(version, {}), **settings}
 
 

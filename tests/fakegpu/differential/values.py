@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pathlib
 import random
 import re
@@ -179,7 +180,7 @@ def ask(
         told = loaded.level(*level)["level"] if level else len(loaded.params())
         answer.write_text(json.dumps(told), encoding="utf-8")
 
-    env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", "HOME": "/nonexistent", "NCCL_CONF_FILE": "/dev/null", **settings}
+    env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", "HOME": os.devnull, "NCCL_CONF_FILE": "/dev/null", **settings}
     done = ranks.run([ranks.Process(env)], folder, work)
     if not done.ok:
         raise RuntimeError(done.failure)

@@ -50,7 +50,7 @@ class World:
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """Probed on the machine as `netdoctor preflight` probes them."""
-        host = Placed({"HOME": "/nonexistent"})
+        host = Placed({"HOME": os.devnull})
         try:
             registry.prefetch(host, FACTS)
             have: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class World:
 
     @staticmethod
     def environ(settings: Mapping[str, str]) -> Environ:
-        host = Placed({"HOME": "/nonexistent", **settings})
+        host = Placed({"HOME": os.devnull, **settings})
         try:
             return environ.probe(host)
         finally:
