@@ -52,7 +52,7 @@ class LogSection(Section):
 
     def about(self) -> str:
         f = self.facts
-        size = f"{count(f.lines, 'line')}, {f.nccl_lines:,} of NCCL"
+        size = f"{count(f.lines, 'line')}, {count(f.nccl_lines, 'message')} of NCCL"  # a line may hold several
         many = f" in {len(f.files)} files" if len(f.files) > 1 else ""
         cuda = f", CUDA {f.cuda_version}" if f.cuda_version else ""
         return f"{f.library or 'NCCL'} {f.nccl_version or 'version not shown'}{cuda}; {size}{many}"
@@ -112,8 +112,12 @@ def _summary(facts: LogFacts) -> Iterator[str]:
     shape = []
     if facts.nranks:
         shape.append(count(facts.nranks, "rank"))
-    if nodes := facts.nodes or len(facts.hosts):
-        shape.append(count(nodes, "node"))
+    if facts.nodes and facts.nodes > 1 and facts.one_host:
+        shape.append(f"1 host, which NCCL counts as {count(facts.nodes, 'node')}")
+    elif facts.nodes:
+        shape.append(count(facts.nodes, "node"))
+    elif facts.hosts:
+        shape.append(f"{count(len(facts.hosts), 'host')} in this log")
     if facts.bootstrap_ifname:
         shape.append(f"bootstrap on {facts.bootstrap_ifname} ({facts.bootstrap_address})")
     if facts.network:

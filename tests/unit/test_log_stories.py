@@ -127,8 +127,8 @@ def test_the_mend_fits_the_place(host: str, words: str, not_words: str) -> None:
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        (WARN + "NET/IB : mlx5_0:1 Got async event : local work queue catastrophic error", "link_degraded"),
-        (WARN + "NET/IB : mlx5_0:1 async fatal event on QP 0x7f: local work queue catastrophic error", "link_degraded"),
+        (WARN + "NET/IB : mlx5_0:1 Got async event : local work queue catastrophic error", "other"),
+        (WARN + "NET/IB : mlx5_0:1 async fatal event on QP 0x7f: local work queue catastrophic error", "other"),
         (WARN + "[Proxy Service] Poll failed: Invalid argument", "bootstrap_ports"),  # descriptors: poll(2), EINVAL
         (WARN + "Could not open XML topology file /x.xml : No such file or directory", "env_misuse"),
         (WARN + "Call to ibv_query_gid failed with error -1", "roce_gid"),

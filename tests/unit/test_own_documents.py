@@ -80,4 +80,4 @@ def test_reports_beside_the_logs_of_a_folder_are_passed_over(
     (tmp_path / "rank0.log").write_text("step 1\n")
     assert report.parent == tmp_path
     log.run(Options(), [str(tmp_path)])
-    assert "\nNCCL version not shown; 1 line, 0 of NCCL\n" in capsys.readouterr().out
+    assert "\nNCCL version not shown; 1 line, 0 messages of NCCL\n" in capsys.readouterr().out

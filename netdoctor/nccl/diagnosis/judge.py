@@ -17,12 +17,14 @@ from netdoctor.nccl.diagnosis import (
     program,
     ranks,
     rdma,
+    rendezvous,
     settings,
     sockets,
     software,
     spoken,
     surroundings,
     termination,
+    waiting,
     xids,
 )
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, author, everyone
@@ -46,9 +48,19 @@ from netdoctor.nccl.diagnosis.victims import without_victims
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (
-    *(*gpu.RULES, *xids.RULES, *sockets.RULES, *rdma.RULES, *network.RULES, *software.RULES, *ranks.RULES, *program.RULES),
+    *(
+        *gpu.RULES,
+        *xids.RULES,
+        *sockets.RULES,
+        *rendezvous.RULES,
+        *rdma.RULES,
+        *network.RULES,
+        *software.RULES,
+        *ranks.RULES,
+        *program.RULES,
+    ),
     *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES),
-    *(*settings.RULES, *termination.RULES),
+    *(*settings.RULES, *termination.RULES, *waiting.RULES),
 )
 _LINES: Final = 6  # lines of evidence a finding
 _MAX: Final = 6  # findings that fail

@@ -35,6 +35,7 @@ class Topic(Enum):
     INTERFACE = auto()
     KILLED = auto()
     LATE = auto()
+    STUCK = auto()
 
 
 # What a row's `shows` asks of a log; beside them "set NAME" and "unset NAME".

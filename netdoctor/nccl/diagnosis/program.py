@@ -10,7 +10,7 @@ from typing import Final
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
 from netdoctor.nccl.diagnosis.outcome import before
-from netdoctor.nccl.diagnosis.raised import NEWER, READ, exceptions, tests
+from netdoctor.nccl.diagnosis.raised import NEWER, READ, before_a_wait, exceptions, tests
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -208,4 +208,4 @@ def arguments(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("device_mapping", Confidence.OPEN_MINUS, text, placed)
 
 
-RULES = (exceptions, tests, memory, world, too_old, refused, asserts, gradients, arguments)
+RULES = (exceptions, before_a_wait, tests, memory, world, too_old, refused, asserts, gradients, arguments)

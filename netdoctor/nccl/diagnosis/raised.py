@@ -101,6 +101,25 @@ def tests(log: LogFacts) -> Iterator[Hypothesis]:
     yield Hypothesis("other", confidence, text, failed[:6], _TEST, fault=Fault.EXCEPTION)
 
 
+def before_a_wait(log: LogFacts) -> Iterator[Hypothesis]:
+    """An exception that some ranks printed and went on after, with what they had left out: the others wait for them until
+    a watchdog ends these, many minutes later."""
+    waited = min(log.above_info("watchdog"), key=order, default=None)
+    if waited is None or log.of("exception"):
+        return
+    said = tuple(
+        e
+        for e in sorted((*log.of("trouble"), *log.of("last_words")), key=order)
+        if before(e, waited) and Wording.NAMES_AN_EXCEPTION.within(e.text) and not echoing(e) and after(log, e) is After.STOPPED
+    )
+    if said:
+        times = f" ({said[0].count} times)" if said[0].count > 1 else ""
+        text = f"an exception was printed{times} before ranks waited in vain: {said[0].text[:300]}; who left out a collective"
+        text += " there leaves the others waiting in it"
+        who = whose(log, said)
+        yield Hypothesis("rank_died", Confidence.LIKELY_MINUS, text, said[:4], READ, subject=who, fault=Fault.EXCEPTION)
+
+
 def _said_before(log: LogFacts, first: Event) -> Iterator[str]:
     """What the program complained of before, in words that no family knows: what it came to may be all that was raised."""
     said: dict[str, list[Event]] = {}

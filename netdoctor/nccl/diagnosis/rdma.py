@@ -19,6 +19,12 @@ from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 _REFUSED = "the job stops: NCCL does not go on without a registration that it was promised"
+# What NCCL asks the HCA for before any memory of a program's (src/misc/ibvwrap.cc).
+_OBJECTS: Final = {
+    "ibv_create_cq": "a completion queue",
+    "ibv_create_qp": "a queue pair",
+    "ibv_alloc_pd": "a protection domain",
+}
 
 
 def register(log: LogFacts) -> Iterator[Hypothesis]:
@@ -40,8 +46,9 @@ def register(log: LogFacts) -> Iterator[Hypothesis]:
         text = "GPU memory could not be registered with the NIC: peer memory or DMA-BUF does not work here"
         yield Hypothesis("gdr_disabled", Confidence.STRONG, text, events + peermem, Topic.GPUDIRECT, loss=STOPS, why=_REFUSED)
         yield Hypothesis("memlock", Confidence.OPEN, "the locked-memory limit can do the same", events, Topic.MEMLOCK)
-    elif calls & {"ibv_create_cq", "ibv_create_qp", "ibv_alloc_pd"}:
-        text = "not even a completion queue could be locked into memory"
+    elif calls & _OBJECTS.keys():
+        made = next(what for call, what in _OBJECTS.items() if call in calls)
+        text = f"not even {made} could be made: most often its buffer may not be locked into memory"
         yield Hypothesis("memlock", Confidence.STRONG_PLUS, text, events + limits, Topic.MEMLOCK)
     else:
         confidence = Confidence.OPEN_MINUS if peermem or keys else Confidence.STRONG
@@ -260,6 +267,13 @@ def _back(log: LogFacts, e: Event) -> Event | None:
     return None
 
 
+# ibv_get_async_event(3): the responder met a request that is too long or of an operation that it does not take, or that may not
+# touch the memory it names; or the adapter gave the queue up.
+_QUEUE_PAIR: Final = (
+    "one NCCL and one network plugin on both ends? ibv_devinfo -v | grep fw_ver, on both; dmesg of the HCA's driver there"
+)
+
+
 def async_event(log: LogFacts) -> Iterator[Hypothesis]:
     """Events of the device: src/transport/net_ib/common.cc, ibv_event_type_str of libibverbs."""
     failing = bool(log.above_info("completion", "modify_qp", "generic", "peer_closed"))
@@ -291,7 +305,7 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
             told = [o for o in log.above_info("completion") if o.data.get("status")]
             earlier = [o for o in told if (not e.at or o.at != e.at) and before(o, e)]
             confidence = Confidence.EFFECT if own or earlier else Confidence.STRONG_MINUS
-            yield Hypothesis("link_degraded", confidence, text, (e,), loss=STOPS)
+            yield Hypothesis("other", confidence, f"{text}; it says nothing of the link", (e,), how=_QUEUE_PAIR, loss=STOPS)
             yield Hypothesis("ib_timeout", Confidence.EFFECT, text, (e,))
 
 

@@ -38,12 +38,31 @@ _NAMES_DIFFER: Final = (
 def no_interface(log: LogFacts) -> Iterator[Hypothesis]:
     """No interface matches: NCCL finds or fails where the user named one (src/misc/socket.cc, ncclFindInterfaces)."""
     events = log.of("no_interface")
-    if events:
+    if given := tuple(e for e in events if e.data.get("peer")):
+        yield _given_id(log, given)
+    elif events:
         name = log.env.get("NCCL_SOCKET_IFNAME")
         text = _NO_MATCH.format(name) if name else "NCCL found no usable network interface on this node"
         yield Hypothesis("socket_ifname", Confidence.CERTAIN, text, events, Topic.INTERFACE, notes=(_NAMES_DIFFER,))
 
 
+def _given_id(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis:
+    """NCCL_COMM_ID's address, of which NCCL asks the interface that shares its network (src/misc/socket.cc,
+    ncclFindInterfaces, ncclFindInterfaceMatchSubnet), and where rank 0 listens (src/bootstrap.cc, bootstrapCreateRoot)."""
+    named = events[0].data["peer"].partition("<")[0]
+    refused = tuple(e for e in log.of("bind") if Wording.NOT_ASSIGNABLE.within(e.data.get("errno", "")))
+    own = ", ".join(dict.fromkeys(f"{a.ifname} {a.address}" for a in (*log.bootstraps, *log.socket_interfaces)))
+    text = f"NCCL_COMM_ID names {named}, and no interface here is in its network" + (f" ({own})" if own else "")
+    if refused:
+        text += ": rank 0 cannot listen there, for it is another host's address"
+        text += ", or that of the host around this container" if any(of_a_bridge(a.address) for a in log.bootstraps) else ""
+    confidence = Confidence.CERTAIN if refused or not log.came_up else Confidence.EFFECT_PLUS
+    return Hypothesis("socket_ifname", confidence, text, (*events, *refused), Topic.INTERFACE, notes=(_ROOT,))
+
+
+_ROOT: Final = (
+    "NCCL_COMM_ID is the address and port of rank 0's own interface, on every rank; torch does not need it (MASTER_ADDR)"
+)
 _NO_MATCH: Final = "no interface matches NCCL_SOCKET_IFNAME={} on this node"
 
 
@@ -79,10 +98,10 @@ def bind(log: LogFacts) -> Iterator[Hypothesis]:
         if Wording.IN_USE.within(reason):
             text = "no ephemeral port was free for a listener"
             yield Hypothesis("bootstrap_ports", Confidence.STRONG_PLUS, text, (e,), _PORTS, notes=_PORTS_GO)
-        elif Wording.NOT_ASSIGNABLE.within(reason):
+        elif Wording.NOT_ASSIGNABLE.within(reason) and not any(o.data.get("peer") for o in log.of("no_interface")):
             text = "NCCL chose an interface whose address cannot be bound (link-local, or not ready)"
             yield Hypothesis("socket_ifname", Confidence.STRONG_PLUS, text, (e,), Topic.INTERFACE)
-        elif reason:
+        elif reason and not Wording.NOT_ASSIGNABLE.within(reason):
             text = f"a listener could not be bound: {e.data['errno']}"
             yield Hypothesis("bootstrap_ports", Confidence.OPEN, text, (e,), _PORTS)
 
@@ -316,50 +335,6 @@ def chosen_interface(log: LogFacts) -> Iterator[Hypothesis]:
             return
 
 
-def store(log: LogFacts) -> Iterator[Hypothesis]:
-    """torch's TCPStore: the rendezvous itself does not come about (torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp)."""
-    events = log.of("store")
-    if not events:
-        return
-    confidence = Confidence.EFFECT if failed_by_itself(log) or log.above_info("peer_closed") else Confidence.OPEN
-    if all(e.mild for e in events) and log.came_up:
-        return
-    joined = next((e for e in events if e.data.get("joined")), None)
-    if joined and int(joined.data["joined"]) > int(joined.data["world"]):  # _store_based_barrier counts whoever comes
-        text = (
-            f"{joined.data['joined']} ranks came to a rendezvous of {joined.data['world']}: another start meets the same store,"
-        )
-        text += " or the launcher starts more processes than they are told"
-        yield Hypothesis(
-            "env_misuse", Confidence.OPEN_PLUS, text, (joined,), how="echo $WORLD_SIZE $MASTER_PORT   # on every rank"
-        )
-        return
-    if joined:
-        came = f"{joined.data['joined']} of {joined.data['world']} ranks"
-        text = f"{came} came to the rendezvous: the others did not start, or cannot reach it"
-        yield Hypothesis("hang", Confidence.OPEN_PLUS, text, (joined,), how="the logs of the ranks that did not come")
-    if any(Wording.RENDEZVOUS_LATE.within(e.text) for e in events):
-        text = "the rendezvous did not come about in its time: fewer nodes came than --nnodes asks for, or some cannot reach it"
-        how = "the output of torchrun on every node: the same --rdzv-id and --rdzv-endpoint, and when did each begin?"
-        yield Hypothesis("hang", max(confidence, Confidence.OPEN_PLUS), text, events, how=how)
-    peer = events[0].data.get("peer")
-    text = f"a rank cannot reach the rendezvous at {peer}" if peer else "a rank cannot reach the rendezvous"
-    if any("gai" in e.data for e in events):
-        return  # `surroundings.names` says it
-    note = "MASTER_ADDR must be reachable from every node, and rank 0 must be up first"
-    if peer and loopback(peer):
-        text = f"the rendezvous at {peer}, of this node alone, was not opened: the process that should listen there (rank 0) is"
-        text += " not up, stands still or has ended" + (
-            "; ranks of other nodes look for it on their own" if log.many_nodes else ""
-        )
-        yield Hypothesis("hang", confidence, text, events, how="the log and the stack of that process: py-spy dump --pid <pid>")
-        return
-    if peer and (link_local(peer) or of_a_bridge(peer)):
-        text = f"the rendezvous is at {peer}, an address that only its own host or link reaches"
-        yield Hypothesis("socket_ifname", max(confidence, Confidence.OPEN_PLUS), text, events, Topic.INTERFACE, notes=(note,))
-    yield Hypothesis("firewall_connect", confidence, text, events, Topic.FIREWALL, notes=(note,))
-
-
 def strangers(log: LogFacts) -> Iterator[Hypothesis]:
     """Connections of others to NCCL's ports.  NCCL ignores them; other jobs, scrapers and port scanners make them."""
     events = log.above_info("stranger")
@@ -376,10 +351,4 @@ def _ascii(magic: str) -> str:
     return raw.decode("ascii") if all(32 <= byte < 127 for byte in raw) else ""
 
 
-_ONCE = Fix("start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",))
-_RANK_TWICE: Final = means(  # src/bootstrap.cc: two processes of one job came with one rank number
-    "rank_twice",
-    Hypothesis("env_misuse", Confidence.STRONG, "rank {rank} came twice: the launcher starts it more than once", fix=_ONCE),
-    Hypothesis("device_mapping", Confidence.OPEN_MINUS, "ranks are counted wrongly", fix=_ONCE),
-)
-RULES = (strangers, _RANK_TWICE, no_interface, address_family, bind, *_LIMITS, connect, chosen_interface, store)
+RULES = (strangers, no_interface, address_family, bind, *_LIMITS, connect, chosen_interface)

@@ -12,7 +12,7 @@ from netdoctor.nccl.diagnosis.addresses import link_local, of_a_bridge
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
 from netdoctor.nccl.diagnosis.outcome import before
 from netdoctor.nccl.diagnosis.ranks import WIRE
-from netdoctor.nccl.diagnosis.termination import COMPARE
+from netdoctor.nccl.diagnosis.waiting import COMPARE
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 

@@ -70,6 +70,7 @@ class CollectedEvent:
     mild: bool = False  # torch printed it as a warning
     ranks: set[int] = field(default_factory=set)  # that launchers' marks name, of all such lines
     spoken: int = 0  # ordinary lines of the file before the last one
+    labelled: bool = False  # `rank` and `ranks` are srun's numbers of tasks
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 from netdoctor.nccl.log.levels import Level, level
 
 LINES: Final = 25  # at the end of a log, in which a program says that it is done
+_TOLD: Final = 2  # lines of which a log consists at least where none shows work
 _LONGEST: Final = 300  # bytes of such a line
 # Launchers' marks, loggers' heads and ornaments before the words, taken away one after the other.
 _MARK: Final = re.compile(
@@ -126,12 +127,12 @@ def end(
         return told[-1]
     if rest <= 0 and number and _OF_ALL.match(_words(work[1][:_LONGEST])):
         behind.insert(0, (number, work[1][:_LONGEST]))
+    done = rest <= 1 and (number or len(told) > _TOLD)  # some count from zero; "done" by itself is done with nothing
     for at, said in reversed(behind):
         if level(said) is Level.WARNED or _NOT.search(_NONE_FAILED.sub(b"", said)):
             continue
         words = _words(said)
-        # Some count from zero: what says that all is done is believed beside the last but one.
-        completed = (rest <= 1 and (_COMPLETED.match(words) or _EXIT.match(words))) or (once and took(said))
+        completed = (done and (_COMPLETED.match(words) or _EXIT.match(words))) or (once and took(said))
         result = rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))
         if completed or result or at == number:
             return at, said

@@ -143,6 +143,7 @@ class EventCollector:
             mild=mild,
             ranks={writer.head.rank} if 0 <= writer.head.rank < _MAX_RANK else set(),
             spoken=self._accumulator.ordinary.get(at, 0),
+            labelled=head.labelled,
         )
         events[key] = event
         if pattern.follow:

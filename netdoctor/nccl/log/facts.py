@@ -263,7 +263,7 @@ class LogFacts(RunLog):
     def many_nodes(self) -> bool | None:
         """Whether the job spans nodes; None where the log does not tell."""
         if self.nodes is not None:
-            return self.nodes > 1
+            return self.nodes > 1 and not self.one_host
         if len(self.hosts) > 1:
             return True
         crosses = any(v.transport == "NET" for v in self.vias)
@@ -272,6 +272,19 @@ class LogFacts(RunLog):
         ranks = {r for p in self.ranks for r in p.ranks}
         devices = {d for p in self.ranks for d in p.devs}  # of one host, here
         return False if self.nranks and max(len(ranks), len(devices)) >= self.nranks else None
+
+    @cached_property
+    def one_host(self) -> bool:
+        """Whether every rank of the job is in this log and of one host, by its name and its address.
+
+        NCCL counts as a node those ranks that reach each other without the network (src/init.cc, nNodes): where P2P and shared
+        memory are forbidden, a host is several of them.
+        """
+        seen = {rank for one in self.ranks for rank in one.ranks}
+        hosts = {one.host for one in self.ranks}
+        addresses = {a.address for a in self.bootstraps}
+        named = len(hosts) == 1 and not hosts & {"", "localhost"}
+        return named and len(addresses) == 1 and bool(self.nranks) and len(seen) == self.nranks
 
     def hcas(self, via: Via) -> frozenset[str]:
         """The RDMA devices of a connection; none where the log does not name them.

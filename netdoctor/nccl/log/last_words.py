@@ -11,7 +11,7 @@ from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.times import minutes
 
 _ILL: Final = re.compile(
-    rb"\b(?:errors?|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
+    rb"\b(?:errors?|(?-i:[A-Z])\w{1,60}Error|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
     rb"|corrupt\w*|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
     rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9]"
     rb"|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )",  # make's own, in whatever language

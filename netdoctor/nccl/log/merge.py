@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -47,6 +48,7 @@ def _contents(accumulator: Accumulator) -> LogFacts:
     """What the log consists of, and its events."""
     # RAS listens on one port a node: the bind of a second job's fails, harmlessly (src/ras/client_support.cc).
     events = [e for e in accumulator.events.values() if "ras/" not in e.source and b"ras/" not in e.text[:200]]
+    launchers = {e.file for e in events if e.labelled and ("local_rank" in e.data or e.kind == "elastic")}
     return LogFacts(
         library=accumulator.library or ("NCCL" if accumulator.nccl_lines else None),
         nccl_version=_most_frequent(accumulator.versions),
@@ -55,7 +57,7 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         diagnostics=tuple(clean(d) for d in accumulator.diagnostics),
         levels=frozenset(accumulator.levels),
         subsystems=frozenset(accumulator.subsystems),
-        events=tuple(_event(accumulator, event) for event in sorted(events, key=lambda e: (e.file, e.line))),
+        events=tuple(_event(accumulator, event, launchers) for event in sorted(events, key=lambda e: (e.file, e.line))),
         work={(clean(accumulator.files[n]), rank): tuple(lines) for (n, rank), lines in accumulator.good.items()},
         ordinary={clean(accumulator.files[n]): lines for n, lines in accumulator.ordinary.items()},
         up_at={clean(accumulator.files[n]): line for n, line in accumulator.up_at.items()},
@@ -275,9 +277,12 @@ def _env_differs(processes: list[Process]) -> dict[str, tuple[str, ...]]:
     return {n: tuple(v) for n, v in values.items() if len(v) > 1 and n not in _OWN}
 
 
-def _event(accumulator: Accumulator, event: CollectedEvent) -> Event:
+def _event(accumulator: Accumulator, event: CollectedEvent, launchers: Collection[int]) -> Event:
+    """`launchers`: files in which the tasks that srun numbers are torchrun's agents, each of several ranks."""
     process = accumulator.processes[event.process]
-    rank = event.rank if event.rank >= 0 else process.rank(event.dev)
+    own = process.ranks.get(event.dev, -1)
+    agents = event.labelled and event.file in launchers
+    rank = own if agents else event.rank if event.rank >= 0 else process.rank(event.dev)
     return Event(
         event.kind,
         clean(accumulator.files[event.file]),
@@ -293,7 +298,7 @@ def _event(accumulator: Accumulator, event: CollectedEvent) -> Event:
         event.mild,
         clean(event.source),
         {k: clean(v) for k, v in event.data.items()},
-        tuple(sorted(event.ranks)),
+        () if agents else tuple(sorted(event.ranks)),
         event.spoken,
     )
 

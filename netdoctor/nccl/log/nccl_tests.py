@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from netdoctor.facts.nccl_version import parse, text
 from netdoctor.nccl.log.accumulator import Accumulator
 
 _HEADER: Final = re.compile(rb"# +Rank +(\d+) +(?:Group +\d+ +)?Pid +(\d+) on +(\S+) device +\d+ \[\S+\] (.{1,80})")
+_LIBRARY: Final = re.compile(rb"# nccl-tests version \S{1,20} nccl-headers=\d{1,6} nccl-library=(\d{4,5})\b")  # src/common.cu
 _FAILED: Final = b": Test failure "
 _AVERAGE: Final = re.compile(rb"Avg bus bandwidth\s*:\s*([\d.]+)")
 # size, count, type, redop, root, time, algbw, busbw
@@ -29,6 +31,8 @@ def read(accumulator: Accumulator, line: bytes) -> bool:
         accumulator.header(header[1].decode(), header[2].decode(), header[3].decode("ascii", "replace"))
         accumulator.gpus[header[4].decode("utf-8", "replace").strip()] = None
         return True
+    if b"nccl-library=" in line and (code := _LIBRARY.search(line)) and (version := parse(code[1].decode())):
+        accumulator.versions[text(version)] += 1
     if (row := _ROW.search(line)) and int(row[1]) >= _LARGE:
         accumulator.busbw_peak = max(accumulator.busbw_peak or 0.0, float(row[2]))
     if _FAILED in line:

@@ -98,7 +98,7 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "stalled": (rb"\[missing ranks: ?(?P<missing>\d[\d, ]*)\]", rb"\[ready ranks: ?(?P<ready>\d[\d, ]*)\]"),
     "coordinator": (rb"ipv[46]:(?:%5B|\[)?(?P<peer>[\w.:]+?)(?:%5D|\])?: ", rb"GCS (?:at|address:?) (?P<peer2>[\w.:\-]*\w)"),
     "register": (rb"(?P<errno>Cannot allocate memory|Bad address|Invalid argument|Operation not permitted)",),
-    "store": (rb"(?:connect to|connecting to) \(?\[?(?P<peer>[\w.:\-]+)",),
+    "store": (rb"connect(?:ing)? to (?:any network address of )?\(?\[?(?P<peer>[\w.:\-]+)",),  # c10d/socket.cpp
 }
 _COMPILED: Final = {kind: tuple(re.compile(r) for r in regexes) for kind, regexes in _DETAILS.items()}
 

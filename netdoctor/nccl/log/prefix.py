@@ -37,6 +37,7 @@ _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 # mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"; not srun's of a node whose
 # torchrun marks its own processes ("3: [default1]:")
 _RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): (?!\[default\d)")
+_LABEL: Final = 3  # the group of srun's
 _OWN_RANK: Final = re.compile(
     rb"^ {0,8}\d{1,7}: \[rank(\d{1,7})\]"
 )  # srun's task is a launcher, or its node, where torch names the rank
@@ -60,6 +61,7 @@ class Head(NamedTuple):
     source: str  # "misc/socket.cc:58"
     at: str
     rank: int  # -1: the launcher did not say
+    labelled: bool = False  # the rank is srun's number of a task, which may be a launcher of several
 
 
 def head(raw: bytes) -> Head:
@@ -76,7 +78,7 @@ def head(raw: bytes) -> Head:
         dev if 0 <= dev < 1024 else -1,
         (groups.get("source") or b"").decode("ascii", "replace").strip(),
         at[0].decode() if at else "",
-        rank(raw),
+        *_ranked(raw),
     )
 
 
@@ -100,14 +102,22 @@ def mentioned(raw: bytes) -> bool:
 def bare(line: bytes) -> Head:
     """What a line without NCCL's prefix says about its writer: at most a time and a launcher's rank."""
     at = _TIME.search(line[:_HEAD])
-    return Head("", -1, -1, "", at[0].decode() if at else "", rank(line))
+    return Head("", -1, -1, "", at[0].decode() if at else "", *_ranked(line))
 
 
 def rank(raw: bytes) -> int:
     """The global rank that a launcher's mark names, or -1."""
+    return _ranked(raw)[0]
+
+
+def _ranked(raw: bytes) -> tuple[int, bool]:
+    """The rank, and whether it is what srun --label calls a task."""
     head = raw[:_HEAD]
     match = _OWN_RANK.search(head) or _RANK.search(head)
-    return int(next(g for g in match.groups() if g is not None)) if match else -1
+    if match is None:
+        return -1, False
+    number = next(g for g in match.groups() if g is not None)
+    return int(number), match.re is _RANK and match.lastindex == _LABEL
 
 
 def split_level(line: bytes) -> tuple[bytes, Level, bytes] | None:

@@ -190,10 +190,10 @@ PATTERNS: Final = (
     # a fault that a program reports and no family knows
     row(
         "trouble",
-        "[e|[f|ccl_error|error|fatal|abort|exception| failed|normally, but|could not override|could not append",
+        "[e|[f|ccl_error|error|fatal|abort|exception| failed|normally, but|could not override|could not append|assert failed at",
         r"\[[EF](?:\d{3,4})? ?[\d:.]* ?(?P<what>\S+\.(?:cpp|hpp|cc):\d+)\]|\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\.(?:cpp|cc):\d+\] fatal|Abort COMPLETE|(?:^|\s|>:)(?:(?-i:FATAL)[: ]|(?:fatal|fatal error): )|\[(?:ERROR|FATAL)\] .{0,80}(?:nccl|rank|worker|distributed)|"
         rf"{BEGIN}(?P<what2>(?:\w+\.)*(?:(?-i:[A-Z])\w*Error|(?-i:[A-Z]\w*)?(?-i:Exception))): |"
-        r"CCL_ERROR\||\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]"
+        r"(?P<what4>INTERNAL ASSERT FAILED at \S{1,200})|CCL_ERROR\||\bSTEP \S+ ON \S+ FAILED|Primary job +terminated normally, but|\*\*\* \[.{1,200}\] Error [1-9]"
         # click (exceptions.py, UsageError) and Hydra (config_loader_impl.py) of the caller's arguments
         rf"|{BEGIN}(?P<what3>(?-i:Error: (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value for|Got unexpected extra argument)|Could not (?:override|append to config) ')).{{1,160}}"
         rf"|{BEGIN}=+ (?:\d+ \w+, ){{0,6}}\d+ (?:failed|errors?)\b.{{0,80}} in \d",

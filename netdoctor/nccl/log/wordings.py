@@ -39,6 +39,8 @@ class Wording(Enum):
     )
     # of who asks a server, which is none of the ranks
     OF_A_CLIENT = r"^(?:requests|urllib3?|httpx|httpcore|aiohttp|huggingface_hub|openai|botocore|redis|pymongo)\."
+    # a class's name by custom, and c10's own (c10/util/Exception.h, TORCH_INTERNAL_ASSERT)
+    NAMES_AN_EXCEPTION = r"INTERNAL ASSERT FAILED at |(?-i:\b[A-Z]\w{0,60}(?:Error|Exception)\b\W)"
     TRACEBACK = r"Traceback \(most recent call last\)"
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
     # strerror(3), as Python quotes it behind the number (Objects/exceptions.c, OSError)
@@ -85,6 +87,8 @@ class Wording(Enum):
     # CUDA and NVLS
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"
+    # src/misc/nvmlwrap.cc, src/misc/cudawrap.cc: dlopen of what comes with the driver
+    DRIVERS_LIBRARY = r"(?:failed to open|failed to find CUDA library(?: in)?) (?P<library>lib(?:nvidia-ml|cuda)\.so[.\d]*)"
     MISMATCH = "mismatch"  # of driver and library: NVML_ERROR_LIB_RM_VERSION_MISMATCH
     NOT_READY = "system not yet initialized"  # cudaErrorSystemNotReady
     WITHOUT_NVLS = "proceeding without nvls"  # src/transport/nvls.cc
