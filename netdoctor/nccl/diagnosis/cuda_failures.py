@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.causes.cost import STOPS
@@ -42,6 +43,13 @@ class CudaFailure:
         return by_source or (bool(code) and code == self._code) or self._text.search(text) is not None
 
 
+_BROKEN = Hypothesis(
+    "rank_died",
+    Confidence.LIKELY,
+    "a kernel of the program broke the GPU context ({what}); who reports it only asked for the GPU next",
+    fix=Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …")),
+    fault=Fault.KERNEL,
+)
 _UNUSABLE = Hypothesis("cuda_driver_mismatch", Confidence.STRONG_PLUS, "CUDA cannot be used here: {what}", fix=DRIVER)
 # The first that fits decides.  A failure in nvls.cc is judged before them, whatever its error is.
 CUDA_FAILURES: Final = (
@@ -155,15 +163,18 @@ CUDA_FAILURES: Final = (
         Hypothesis("rank_died", Confidence.LIKELY_MINUS, "a rank ran out of GPU memory"),
     ),
     CudaFailure(
-        "illegal memory access|illegal address|launch failure|launch failed|misaligned|assert|illegal instruction"
-        "|hardware stack",
-        Hypothesis(
-            "rank_died",
-            Confidence.LIKELY,
-            "a kernel of the program broke the GPU context ({what}); NCCL only reports it",
-            fix=Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …")),
-            fault=Fault.KERNEL,
+        "launch failure|launch failed",  # cudaErrorLaunchFailure: also what __trap() leaves
+        replace(
+            _BROKEN,
+            notes=(
+                "where TORCH_NCCL_NAN_CHECK=1 is set, torch ends a rank so that gives NCCL a NaN (NanCheck.cu): look at its loss",
+            ),
         ),
+    ),
+    CudaFailure(
+        "illegal memory access|illegal address|misaligned|assert|illegal instruction|hardware stack"
+        "|address space|invalid program counter",
+        _BROKEN,
     ),
     CudaFailure(
         "uncorrectable nvlink",  # cudaErrorNvlinkUncorrectable

@@ -11,6 +11,7 @@ from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import failed_by_itself, overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.wordings import Wording
 
 
 def stalled(log: LogFacts) -> Iterator[Hypothesis]:
@@ -42,6 +43,9 @@ def coordinator(log: LogFacts) -> Iterator[Hypothesis]:
     dead = failed_by_itself(log) or bool(log.above_info("died", "actor_died", "node_failed", "barrier"))
     confidence = Confidence.EFFECT if dead else Confidence.OPEN
     text = f"a process cannot reach the job's coordinator{f' at {peer}' if peer else ''}: {_why(events)}"
+    if _REGISTERS in caught(events, "rpc") and Wording.DEADLINE.within(" ".join(e.text for e in events)):
+        yield Hypothesis("hang", Confidence.OPEN_PLUS, _REGISTERED, events, _START_ALL)
+        return
     note = "the coordinator (rank 0, Ray's head) must be up first, and its address and port reachable from every node"
     how = "the coordinator's own log: is it up, and when did it end?"
     yield Hypothesis("firewall_connect", confidence, text, events, Topic.FIREWALL, how, (note,))
@@ -112,6 +116,16 @@ def port(log: LogFacts) -> Iterator[Hypothesis]:
 _OTHER_PORT: Final = Fix(
     "give the job a port of its own",
     ("export MASTER_PORT=<free port outside net.ipv4.ip_local_port_range>", "ss -ltnp"),
+)
+# A barrier (XLA's pjrt/distributed: cluster_register_with_barrier): nobody's call returns before all have called.
+_REGISTERS: Final = "RegisterTask"
+_REGISTERED: Final = "not every process of the job came to its coordinator in time: one was not started, or does not reach it"
+_START_ALL: Final = Fix(
+    "start every process, each with the coordinator's address as the others reach it, and with the same number of processes",
+    (
+        "jax.distributed.initialize(coordinator_address=…, num_processes=…, process_id=…)",
+        "ss -ltnp   # on the coordinator's node",
+    ),
 )
 _WHYS: Final = {  # strerror, and gRPC's status codes
     "connection refused": "nobody listens there: it is not up yet, or has ended",

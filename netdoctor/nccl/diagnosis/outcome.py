@@ -160,7 +160,9 @@ def printed(log: LogFacts, e: Event) -> bool:
         return e.kind == "trouble" and _same(log, e, lambda one: printed(log, one))
     later = [o for o in log.of("exception", "raised", *_ENDS) if o.file == e.file and o.last > e.last]
     behind = [o for o in later if o.kind in {"exception", "raised"} and "printed" not in o.data]
-    spoke_on = min([log.ordinary.get(e.file, 0), *(o.spoken for o in behind)]) - e.spoken >= _SPEAKS
+    # What the program spoke on after time and again, it most likely outlived the last time too.
+    least = 1 if e.outlived >= _OFTEN else _SPEAKS
+    spoke_on = min([log.ordinary.get(e.file, 0), *(o.spoken for o in behind)]) - e.spoken >= least
     return spoke_on and not any(o.kind in _ENDS or ("printed" not in o.data and echoing(o)) for o in later)
 
 

@@ -29,6 +29,10 @@ _OTHERS_LEAVE = Fix(
     "end what else holds memory of that GPU, left behind by an earlier job or a neighbour's; else ask for less of it",
     ("nvidia-smi   # which processes hold it", "fuser -v /dev/nvidia*   # those that nvidia-smi does not show, in containers"),
 )
+_CAP = Fix(
+    "let the process use more of the GPU, or ask for less of it",
+    ("torch.cuda.set_per_process_memory_fraction(…); PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:…",),
+)
 _LESS = Fix(
     "end what else holds memory of that GPU, or let the server take a smaller share of it",
     ("nvidia-smi   # another process on that GPU?", "--gpu-memory-utilization (vLLM)"),
@@ -36,6 +40,10 @@ _LESS = Fix(
 _KERNEL = Fix("find the kernel", ("CUDA_LAUNCH_BLOCKING=1 python …", "compute-sanitizer python …"))
 _SAME_WORLD = Fix(
     "give every rank the same number of ranks, and each its own rank below it", ("echo $RANK $WORLD_SIZE   # on every rank",)
+)
+
+_FROM_ZERO = Fix(
+    "number the ranks from 0, and give every rank the same number of them", ("echo $RANK $WORLD_SIZE   # on every rank",)
 )
 
 
@@ -54,7 +62,11 @@ def memory(log: LogFacts) -> Iterator[Hypothesis]:
             + (f"; {others:.1f} of its {total:.1f} GiB are held by other processes" if others else "")
         )
         fix = _OTHERS_LEAVE if others and _gib(wanted or "") <= free + others else _ROOM
-        if "more" in events[0].data:
+        allowed = next(iter(caught(events, "allowed")), "")
+        if allowed and _gib(wanted or "") <= _gib(events[0].data.get("free", "")):  # torch prints it where a share is set
+            text = f"a process used up the {allowed} that it may use of {f'GPU {gpu}' if gpu else 'a GPU'}, which has more free"
+            text, fix = text + (f": {wanted} more were asked for" if wanted else ""), _CAP
+        elif "more" in events[0].data:
             text, fix = f"{text}: the share of it that the server may take is too small for weights and cache", _MORE
         elif "less" in events[0].data:
             text, fix = f"{text}: less of it is free than the server is to take", _LESS
@@ -85,7 +97,12 @@ def _held_by_others(e: Event) -> tuple[float, float, float]:
 def world(log: LogFacts) -> Iterator[Hypothesis]:
     """Ranks that count each other differently."""
     events = log.of("world_size")
-    if events:
+    beyond = tuple(e for e in events if int(e.data.get("rank", "0")) >= int(e.data.get("n", "1")))
+    if beyond:  # src/init.cc: myrank < 0 || myrank >= nranks
+        rank, n = beyond[0].data["rank"], beyond[0].data["n"]
+        text = f"a process calls itself rank {rank} of {n}: ranks are counted from 0 to {int(n) - 1}"
+        yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, beyond, _FROM_ZERO, fault=Fault.RANKS)
+    elif events:
         a, b = next(iter(caught(events, "a")), None), next(iter(caught(events, "b")), None)
         text = f"the ranks do not agree how many they are{f' ({a} and {b})' if a and b else ''}"
         yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, events, _SAME_WORLD, fault=Fault.RANKS)

@@ -73,12 +73,14 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             if name == "job"
             else f"{name} ended first{_by(first)}; the others lost their peer"
         )
+        stood = tuple(e for e in log.of("stood") if "place" in e.data and e.file == first.file and e.line > first.line)[:1]
+        text += "".join(f"; it stood at {e.data['place']}:{e.data['at']}, in {e.data.get('within', '?')}" for e in stood)
         given = log.above_info("generic") if _abort(first) else ()
         if given:  # torch's watchdog throws it on in a thread, which ends the process
             name = author(given)
             whose = "a process" if name == "job" else name
             text = f"{whose} ended{_by(first)} for an error that NCCL gave: {_last_word(given[0])}"
-        yield Hypothesis("rank_died", confidence, text, (*given, *died), _FIRST, subject=name)
+        yield Hypothesis("rank_died", confidence, text, (*given, *died, *stood), _FIRST, subject=name)
         bus = tuple(e for e in died if _BUS.search(f"{_by(e)} {e.text}"))
         if bus:
             text = "SIGBUS: a page of a mapped file could not be had, mostly of a full /dev/shm (64 MB in a container)"

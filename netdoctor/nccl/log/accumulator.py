@@ -70,6 +70,7 @@ class CollectedEvent:
     mild: bool = False  # torch printed it as a warning
     ranks: set[int] = field(default_factory=set)  # that launchers' marks name, of all such lines
     spoken: int = 0  # ordinary lines of the file before the last one
+    outlived: int = 0  # how often ordinary lines stood between one and the next
     labelled: bool = False  # `rank` and `ranks` are srun's numbers of tasks
 
 
@@ -167,7 +168,7 @@ class Accumulator:
         kept = {key: e for key, e in self.events.items() if e.file != at or e.last >= begin}
         for e in kept.values():
             if e.file == at and e.line < begin:
-                e.line, e.count, e.spoken = e.last, 1, 0
+                e.line, e.count, e.spoken, e.outlived = e.last, 1, 0, 0
         self.events = kept
         self.good = {key: lines for key, lines in self.good.items() if key[0] != at}
         self.up_at.pop(at, None)

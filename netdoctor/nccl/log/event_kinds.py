@@ -57,6 +57,7 @@ _Caller = Literal[
     "raised",
     "handled",
     "bad_answer",
+    "stood",
     "test_failed",
     "tensor",
     "reducer",

@@ -118,7 +118,9 @@ class EventCollector:
         event, at = events.get(key), len(self._accumulator.files) - 1
         if event is not None:
             event.count += 1
-            event.last, event.spoken = number, self._accumulator.ordinary.get(at, 0)
+            spoken = self._accumulator.ordinary.get(at, 0)
+            event.outlived += spoken > event.spoken
+            event.last, event.spoken = number, spoken
             if 0 <= writer.head.rank < _MAX_RANK:
                 event.ranks.add(writer.head.rank)
             return event

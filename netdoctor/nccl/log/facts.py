@@ -128,6 +128,7 @@ class Event:
     data: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # what the pattern caught: peer, errno, status …
     ranks: tuple[int, ...] = ()  # that launchers' marks name, of all such lines
     spoken: int = 0  # ordinary lines of the file before the last such line
+    outlived: int = 0  # how often ordinary lines stood between one such line and the next
 
     @property
     def where(self) -> str:

@@ -38,8 +38,9 @@ PATTERNS: Final = (
     # the process that all others register with: JAX's and TensorFlow's coordination service, Ray's GCS, anything behind gRPC
     row(
         "coordinator",
-        "coordinationservice/|coordination service agent in error|failed to connect to all addresses|to gcs|to the gcs|failed to register worker|watchtasks",
-        r"CoordinationService/\w+|Coordination service agent in error status|failed to connect to all addresses|(?:Failed|Unable) to connect to (?:the )?GCS|Failed to register worker .{0,80}Raylet|WatchTasks\w* failed",
+        "jax distributed service|coordinationservice/|coordination service agent in error|failed to connect to all addresses|to gcs|to the gcs|failed to register worker|watchtasks",
+        r"JAX distributed service detected fatal errors.{0,300}DEADLINE_EXCEEDED|CoordinationService/(?P<rpc>\w+)|Coordination service agent in error status|failed to connect to all addresses|(?:Failed|Unable) to connect to (?:the )?GCS|Failed to register worker .{0,80}Raylet|WatchTasks\w* failed",
+        "rpc",
         follow=1,
     ),
     # RDMA that is not NCCL's: UCX (src/uct/ib/mlx5/ib_mlx5_log.c) and what libmlx5 prints of any failed completion (cq.c)

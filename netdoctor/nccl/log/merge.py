@@ -300,6 +300,7 @@ def _event(accumulator: Accumulator, event: CollectedEvent, launchers: Collectio
         {k: clean(v) for k, v in event.data.items()},
         () if agents else tuple(sorted(event.ranks)),
         event.spoken,
+        event.outlived,
     )
 
 

@@ -74,7 +74,9 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
         rb"capacity of (?P<total>[\d.]+ \w+)",
         rb"of which (?P<free>[\d.]+ \w+) is free",
         rb"this process has (?P<own>[\d.]+ \w+) memory in use",
+        rb"in use\. (?P<allowed>[\d.]+ \w+) allowed;",
     ),
+    "stood": (rb"File \"(?P<place>[^\"]{1,300})\", line (?P<at>\d+)(?: in (?P<within>[\w<>.]{1,80}))?",),
     "died": (
         rb"stopped sending heartbeats\).{1,60}/task:(?P<task>\d+)",
         rb"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.\-]+) exited",

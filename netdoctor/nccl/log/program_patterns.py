@@ -126,6 +126,13 @@ PATTERNS: Final = (
         r"nccl(?:UnhandledCuda|System|Internal|InvalidUsage|InvalidArgument|Remote)Error|unhandled (?:cuda|system) error|NCCL error(?: in)?:|Test NCCL failure|NCCL Error \d+:|NCCL operation \w.{0,200}? failed: |internal error - please report this issue to the NCCL|NCCL failure \S+:\d+|remote process exited or there was a network error",
         follow=3,
     ),
+    # Python's faulthandler, of the thread that a signal ended: the frame in which it stood is on the next line
+    row(
+        "stood",
+        "current thread 0x",
+        r"Current thread 0x[0-9a-f]+ .{0,60}\(most recent call first\):",
+        follow=1,
+    ),
     # how processes die: torch elastic, Slurm, MPI, Ray, Kubernetes, shells
     row(
         "died",

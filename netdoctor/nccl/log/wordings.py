@@ -64,6 +64,7 @@ class Wording(Enum):
     EVICTED = "Evicted|low on resource|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
     MEMORY = "memory"
     OWN_LIMIT = "exceeds the (?:total )?limit"  # the pod's, pkg/kubelet/eviction
+    DEADLINE = r"deadline[ _]exceeded"  # gRPC's status code
     NOT_COMPILED = "not compiled with CUDA"  # torch/cuda/__init__.py
     NO_GPU_HERE = "no cuda gpus are available|no gpus found"
     OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
