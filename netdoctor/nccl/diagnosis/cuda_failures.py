@@ -167,7 +167,7 @@ CUDA_FAILURES: Final = (
         replace(
             _BROKEN,
             notes=(
-                "where TORCH_NCCL_NAN_CHECK=1 is set, torch ends a rank so that gives NCCL a NaN (NanCheck.cu): look at its loss",
+                "where TORCH_NCCL_NAN_CHECK=1 is set, torch ends a rank so that gives NCCL a NaN (NanCheck.cu): see its loss",
             ),
         ),
     ),

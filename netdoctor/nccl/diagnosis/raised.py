@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.cuda_failures import MAP
 from netdoctor.nccl.diagnosis.errnos import refused
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, whose
 from netdoctor.nccl.diagnosis.kinds import SIGNS
@@ -27,6 +28,7 @@ NEWER = Fix(
 _REFUSED: Final = re.compile(r": error: |^Error: |^Could not ")  # argparse's, click's, Hydra's
 _COMPLAINTS: Final = 2
 _OFTEN: Final = 3  # once or twice it may be a warning of how a program starts
+_STREAMS: Final = "/torch/nn/parallel/_functions.py"  # _get_stream: a list as long as torch.cuda.device_count()
 _NUMBERS: Final = re.compile(r"\d+")
 _INSTALLED: Final = re.compile(r"^.{0,400}(?:(?:site|dist)-packages|/lib(?:64)?/python\d[\d.]*)/")
 _MORE: Final = 3  # other exceptions that are named beside the first
@@ -66,6 +68,9 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     if full is None and (why := refused(first.text, last.text, first.data.get("raiser", ""))) is not None:
         cause, fix, fault = why.cause, why.fix, why.fault
         text = f"{why.text}; {text}"
+    elif first.data.get("type") == "IndexError" and _STREAMS in first.data.get("deep", ""):
+        cause, fix = "device_mapping", MAP
+        text = f"{who if who != 'job' else 'a rank'} takes a GPU beyond those that it sees; {text}"
     if last is not first:
         text += f"; it came to {_named(last)}"
     if again is not None:
