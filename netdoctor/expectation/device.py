@@ -234,8 +234,8 @@ def links(
 
 def _enough(wire: Wire, has: Mapping[Quantity, Value | None | Unavailable], rdma: Rdma) -> tuple[float | None, float | None]:
     """Lanes, and GT/s, that the ports of an RDMA card need; None where something else is below, or it is not known."""
-    slot = wire.lower.address.rpartition(".")[0]
-    rates = [best_rate(d) for d in rdma.devices or () if isinstance(d.pci, str) and d.pci.rpartition(".")[0] == slot]
+    slot = wire.lower.address.rpartition(".")[0] + "."
+    rates = [best_rate(d) for d in rdma.devices or () if isinstance(d.pci, str) and d.pci.startswith(slot)]
     width, speed = has.get(Quantity.WIDTH), has.get(Quantity.SPEED)
     if isinstance(width, str | Unavailable) or isinstance(speed, str | Unavailable) or not width or not speed:
         return None, None
