@@ -55,11 +55,19 @@ def _own(spec: CheckSpec) -> bool:
 
 def collect(work: Work, names: Iterable[str]) -> None:
     """Make the facts (not the runs) that are not there yet."""
+    unbegun(work)
     for name in facts.closure(names):
         if name not in work.facts:
             begin = time.perf_counter()
             work.facts[name] = facts.make(work.host, name, work.facts)
             work.seconds[f"probe {name}"] = time.perf_counter() - begin
+
+
+def unbegun(work: Work) -> None:
+    """Of what is seen beside an all-reduce: where none began, why."""
+    why = facts.of(work.facts, "Baseline").none_began if "Baseline" in work.facts else None
+    if why is not None:
+        work.facts.update({name: facts.unread(name, why) for name in facts.BESIDE_THE_RUN if name not in work.facts})
 
 
 def judge(spec: CheckSpec, have: Mapping[str, Any]) -> tuple[Finding, ...]:
