@@ -86,7 +86,8 @@ class Block(NamedTuple):
             return said if len(messages) == 1 else f"{every}: {self._reason}" if self._reason and not self.each else every
         if self.each:
             said = f"{len(messages)} faults have one mend"
-        many = f" ({len(self.findings)} of {len(self.every)}{self._others})" if len(self.every) > 1 else ""
+        counted = self.first.status is Status.FAIL and len(self.every) > 1
+        many = f" ({len(self.findings)} of {len(self.every)}{self._others})" if counted else ""
         if len(subjects) == 1 and not many and said.startswith(subjects[0]):
             return said
         said = said.removeprefix(f"{subjects[0]}: ") if len(subjects) == 1 else said
@@ -107,8 +108,9 @@ class Block(NamedTuple):
 
     @property
     def hows(self) -> tuple[str, ...]:
-        """The ways to find out, each once."""
-        return tuple(dict.fromkeys(clean(f.how) for f in self.findings if f.how))
+        """The ways to find out, each once; what stands in an all-reduce's way goes before it."""
+        every = tuple(dict.fromkeys(clean(f.how) for f in self.findings if f.how))
+        return tuple(how for how in every if how != WITH_RUN) or every
 
     @property
     def _others(self) -> str:
@@ -158,11 +160,12 @@ def wrong(checks: Sequence[CheckResult]) -> list[Block]:
     silent = [Finding(Status.ERROR, "the check said nothing", check=check.id) for check in checks if not check.findings]
     found = [finding for check in checks for finding in check.findings if finding.status in WRONG] + silent
     found.sort(key=lambda f: (_ORDER.index(f.status), bool(f.waived), not f.blocking, -(f.severity.rank if f.severity else 0)))
-    shared = Counter(_bare(finding) for finding in found if not _lacked(finding))
+    shared = Counter(_bare(finding) for finding in found)
+    own = {_bare(finding) for finding in found if not _lacked(finding)}  # reasons with a way of their own: no torch, a lock
     blocks: dict[str, list[Finding]] = {}
     for finding in found:
         bare = _bare(finding)
-        apart = _lacked(finding) or shared[bare] < 2 or not bare
+        apart = not bare or shared[bare] < 2 or bare not in own
         blocks.setdefault(_alike(finding) if apart else bare, []).append(finding)
     for key, some in list(blocks.items()):  # of one reason, and with one way to find out: others may name the same way
         ways = {f.how: f for f in some if f.how}

@@ -87,6 +87,16 @@ def test_what_lacks_one_thing_is_one_block() -> None:
     assert "UNKNOWN  net.reach  hosts are reached" in alone and f"find out  {FROM_JOB}" in alone
 
 
+def test_what_stands_in_an_all_reduces_way_is_told_once() -> None:
+    """Who has no torch must not be sent to another all-reduce."""
+    why, way = "no torch in /usr/bin/python3", "give the Python that has the job's torch: --python PATH"
+    run = check("allreduce.run", Finding(Status.UNKNOWN, f"the all-reduce did not start: {why}", how=way))
+    links = Finding(Status.UNKNOWN, f"whether links have errors was not seen: {why}", "links", how=WITH_RUN)
+    lines = render(report(run, check("net.errors", links))).splitlines()
+    assert f"UNKNOWN  2 checks could not tell: allreduce.run, net.errors: {why}" in lines
+    assert f"         find out  {way}" in lines and WITH_RUN not in str(lines)
+
+
 def test_beside_a_fail_what_could_not_be_told_is_one_block() -> None:
     """A driver that is not ready leaves many checks without an answer: its mend comes first, and each reason is a line."""
     way = "nvidia-smi -L"
