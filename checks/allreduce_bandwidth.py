@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from netdoctor.api import (
+    WITH_RUN,
     Accelerator,
     Baseline,
     Control,
@@ -52,7 +53,7 @@ def allreduce_bandwidth(
 ) -> Iterator[Finding]:
     there, nothing = accelerator(pci, gpus), hcas.nothing_for_nccl(pci, gpus)
     if isinstance(baseline.run, Unavailable):
-        yield unknown(f"no all-reduce was run: {baseline.run}", how="netdoctor preflight")
+        yield unknown(f"no all-reduce was run: {baseline.run}", how=WITH_RUN)
     else:
         slow = _by_sockets(baseline.run, baseline.control)
         limit, floor = path_limit(baseline.run, gpus, pci, rdma), _floor(baseline.run, expected, gpus, pci)

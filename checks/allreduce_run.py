@@ -10,6 +10,7 @@ from typing import Any
 from netdoctor.api import (
     GIVE_PYTHON,
     SOCKET,
+    WITH_RUN,
     Accelerator,
     Baseline,
     Caller,
@@ -80,7 +81,7 @@ def allreduce_run(
     )
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
         text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
-        how = {Kind.MISSING_NODE: START, Kind.OTHER_NODES: THERE}.get(run.kind, AGAIN)
+        how = {Kind.MISSING_NODE: START, Kind.OTHER_NODES: THERE}.get(run.kind, WITH_RUN)
         yield unknown(f"no all-reduce was run: {text}", how=how)
     else:
         # Of nodes together it is asked how they reach each other, with as many ranks as one likes (--ranks-per-node).

@@ -11,6 +11,7 @@ from typing import Any
 
 from netdoctor.api import (
     FROM_JOB,
+    WITH_RUN,
     Baseline,
     Cpu,
     Cure,
@@ -143,7 +144,7 @@ def _others(
         found = _squeezed(None, rank.cpus, here) or _placed(gpu, here, rank.cpus, f"local rank {rank.local_rank}", None)
         found = _if_moved(found, here)
         if found.status is Status.PASS and here.run is None:
-            found = unknown(f"{found.message}; no run showed whether it stays so when torch is imported")
+            found = unknown(f"{found.message}; no run showed whether it stays so when torch is imported", how=WITH_RUN)
         yield replace(found, subject=gpu.label, cure=None)
     if isinstance(seen, Unavailable):
         lost = [str(seen)]
@@ -176,7 +177,7 @@ def _of_gpu(gpu: hcas.GpuPlace, here: Here, hca: int | None) -> Finding:
     if placed.status is Status.PASS and not shown:
         unread = "OpenMP's variables could not be read" if isinstance(here.binders, Unavailable) else "a launcher may bind"
         what = ", ".join(f"{name}={value}" for name, value in (here.binders or {}).items()) or unread
-        return unknown(f"{placed.message}; no run showed the mask of the ranks ({what})", subject=gpu.label)
+        return unknown(f"{placed.message}; no run showed the mask of the ranks ({what})", subject=gpu.label, how=WITH_RUN)
     return placed
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from netdoctor.api import (
     FROM_JOB,
+    WITH_RUN,
     Baseline,
     Environ,
     Fabric,
@@ -256,7 +257,7 @@ def _rising(own: tuple[GpuState, ...], load: GpuLoad, gpus: Gpus, vantage: Vanta
     if not any(gpu.nvlinks for gpu in gpus.all or ()):
         return
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
-        yield unknown(f"errors of NVLinks under load were not seen: {load.why_not}", subject=LINKS)
+        yield unknown(f"errors of NVLinks under load were not seen: {load.why_not}", subject=LINKS, how=WITH_RUN)
         return
     most, found = ERRORS * max(1.0, load.seconds), list[Finding]()
     links = {gpu.uuid: len(gpu.nvlinks or ()) for gpu in gpus.all or ()}
@@ -371,7 +372,9 @@ def _nvls(pci: Pci, gpus: Gpus, baseline: Baseline) -> Finding | None:
     multicast = [one.multicast for one in gpus.visible or ()]
     if lost is None and isinstance(baseline.run, Unavailable) and multicast and missing(*multicast) is None:
         if all(multicast):
-            return unknown("libcuda says that NVSwitches can reduce (NVLS), and no all-reduce ran to show it", subject=NVLS)
+            return unknown(
+                "libcuda says that NVSwitches can reduce (NVLS), and no all-reduce ran to show it", subject=NVLS, how=WITH_RUN
+            )
         text = "libcuda says that the NVSwitches do not reduce for these GPUs (NVLS), though both could: whether that is meant"
         return unknown(f"{text} is not known", subject=NVLS, how=SWITCHES)
     if lost is not None or isinstance(baseline.run, Unavailable):

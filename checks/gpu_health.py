@@ -17,8 +17,10 @@ from typing import Any
 from netdoctor.api import (
     HW_SLOWDOWN,
     HW_THERMAL,
+    LOOK_AT_LOG,
     POWER_BRAKE,
     SW_THERMAL,
+    WITH_RUN,
     Action,
     Environ,
     Expected,
@@ -316,7 +318,7 @@ def _locked(own: tuple[GpuState, ...], load: GpuLoad, wrong: Iterable[str]) -> I
 def _under_load(own: tuple[GpuState, ...], load: GpuLoad, expected: Expected, place: str) -> Iterator[Finding]:
     """Beside the all-reduce: what lowered their clocks, which of them stayed behind its like, what PCIe had to send again."""
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
-        yield unknown(f"how the GPUs run under load was not seen: {load.why_not}", subject=LOAD)
+        yield unknown(f"how the GPUs run under load was not seen: {load.why_not}", subject=LOAD, how=WITH_RUN)
         return
     seen = [(gpu, load.gpus.get(str(gpu.uuid))) for gpu in own]
     found: list[Finding] = []
@@ -365,7 +367,7 @@ def _reported(
 
     Of NVSwitches, and of the GPUs that are seen here; where this is the whole node, of those that are gone as well.
     """
-    how = "dmesg | grep -i xid, as root on the node"
+    how = LOOK_AT_LOG
     if isinstance(log.events, Unavailable):
         yield unknown(f"whether the driver reported errors (Xid) could not be read: {log.events}", subject=LOG, how=how)
         return

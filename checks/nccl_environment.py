@@ -38,7 +38,7 @@ BETWEEN = frozenset({"transport_fallback_tcp", "gdr_disabled"})  # what is lost 
 HOW_RIGHTS = "as root: stat, of it and of each folder above it"
 NOBODY = 65534  # DEFAULT_OVERFLOWUID (include/linux/highuid.h): whose it is could not be told, on NFS without a map of ids
 EXPOSED = Loss(None, "who writes it chooses what each job that reads it loads")
-HOW = f"{FROM_JOB}; netdoctor env --file JOBSCRIPT judges a script"
+SCRIPT = "netdoctor env --file JOBSCRIPT judges the variables of a script"
 
 
 @check(id="nccl.environment", title=nccl_environment.TITLE, cause="env_misuse")
@@ -46,7 +46,7 @@ def environment(
     environ: Environ, vantage: Vantage, libraries: Libraries, net: Net, rdma: Rdma, job: Intent, gpus: Gpus, pci: Pci
 ) -> Iterator[Finding]:
     if isinstance(environ.variables, Unavailable):
-        yield unknown(f"the environment could not be read: {environ.variables}", how=HOW)
+        yield replace(unknown(f"the environment could not be read: {environ.variables}", how=FROM_JOB), notes=(SCRIPT,))
         return
     if not vantage.job_environment:  # of another environment only the node's own nccl.conf says something about the job
         environ = environ.of_the_node
@@ -61,7 +61,7 @@ def environment(
     yield from (_weighed(one, gpus, pci, job) for one in found if one.status is not Status.PASS)
     yield from _open_to_others(replace(environ, conf_files=tuple(nccl_environment.conf_files(environ, known))), vantage)
     if not vantage.job_environment:
-        yield unknown(f"{vantage.why_not}: the job's variables are not seen", how=HOW)
+        yield replace(unknown(f"the job's variables are not seen: {vantage.elsewhere}", how=FROM_JOB), notes=(SCRIPT,))
         return
     if isinstance(environ.nccl, Unavailable):  # said above
         return

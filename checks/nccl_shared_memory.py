@@ -16,6 +16,7 @@ from typing import Any
 from netdoctor.api import (
     FROM_JOB,
     SHM_REFUSED,
+    WITH_RUN,
     Baseline,
     CommonRun,
     Environ,
@@ -59,7 +60,6 @@ from netdoctor.api import (
 LAZY = (2, 22, 3)  # its first release
 CAUSE = "shm_disabled_or_small"
 LOOK = "df -h /dev/shm"
-RUN = "netdoctor preflight, with the all-reduce"
 STOPS = "NCCL stops with 'Error while creating shared memory segment … No space left on device'"
 
 
@@ -153,9 +153,9 @@ def shared_memory(
     elif isinstance(nodes, Unavailable) or not ranks:
         lost = missing(nodes, environ.launcher)
         why = "no GPU is seen" if lost is None else str(lost)
-        yield unknown(f"how many ranks start here could not be told: {why}", how=RUN)
+        yield unknown(f"how many ranks start here could not be told: {why}", how=WITH_RUN)
     elif isinstance(version, Unavailable):
-        yield unknown(f"which NCCL the job uses could not be told: {version}", how=RUN)
+        yield unknown(f"which NCCL the job uses could not be told: {version}", how=WITH_RUN)
     elif run is not None and run.finished and _as_the_job(run, version, ranks, job, nodes):
         yield ok(f"{count(run.experiment.ranks, 'rank')} of NCCL {run.nccl_version} had their shared memory", ranks=ranks)
     else:
@@ -175,9 +175,11 @@ def shared_memory(
             if found.status is Status.FAIL and "error" in found.evidence and (job.ranks_here or 0) < ranks:
                 found = if_it_starts_more(found, job)
             elif found.status is Status.FAIL and "error" in found.evidence and not gpus.visible:
-                found = unknown(f"{found.message}; how many GPUs the job sees could not be read", how=RUN, **found.evidence)
+                found = unknown(
+                    f"{found.message}; how many GPUs the job sees could not be read", how=WITH_RUN, **found.evidence
+                )
         if found.status is Status.PASS and lost is not None:
-            found = unknown(f"{found.message}; what the all-reduce showed could not be read: {lost}", how=RUN)
+            found = unknown(f"{found.message}; what the all-reduce showed could not be read: {lost}", how=WITH_RUN)
         yield found
 
 
@@ -220,10 +222,10 @@ def _by_the_figures(need: Need, kernel: Kernel, must: bool, unseen: Unavailable 
         fix = _larger(vantage, need) if small else OCCUPIED
         return fail(text, expected=f"at least {size_text(need.least)}", why=STOPS, fix=fix, takes=need.least, **said)
     if need.least > room:
-        return unknown(f"{text}, unless all of them reach each other by P2P", how=RUN, **said)
+        return unknown(f"{text}, unless all of them reach each other by P2P", how=WITH_RUN, **said)
     if need.most is None or need.most > room:
         measured = f"{size_text(need.least)} or more" if need.least else "what was not measured"
-        how = RUN if need.communicators == 1 else LOOK
+        how = WITH_RUN if need.communicators == 1 else LOOK
         return unknown(
             f"{need.text} {measured} at start, and whether so much of /dev/shm is free is not known", how=how, **said
         )
@@ -241,7 +243,7 @@ def _tried(found: Finding, need: Need, proof: ShmProof, must: bool, vantage: Van
     if proof.as_nccl and isinstance(error, str) and (whatever or (asked <= need.least and error != "EACCES")):
         words = f"a child that took what {need.text} of /dev/shm was refused: {SHM_REFUSED[error]} ({error}){short}"
         if not must and need.beside == 0:
-            return unknown(f"{words}; ranks that all reach each other by P2P do without", how=RUN, **found.evidence)
+            return unknown(f"{words}; ranks that all reach each other by P2P do without", how=WITH_RUN, **found.evidence)
         fix = INODES if short else _larger(vantage, need) if error == "ENOSPC" else OTHERWISE[error]
         why = STOPS.replace(SHM_REFUSED["ENOSPC"], SHM_REFUSED[error])
         return fail(words, expected=f"{size_text(asked)} of /dev/shm", why=why, fix=fix, error=error, **need.evidence)
@@ -250,7 +252,7 @@ def _tried(found: Finding, need: Need, proof: ShmProof, must: bool, vantage: Van
     if error == "" and asked >= (need.tried or 0):
         return replace(found, message=f"{found.message}: a child was given it")
     unshown = error or "it asked for less" if lost is None else lost
-    return unknown(f"{found.message}; whether it is given no child showed: {unshown}", how=RUN, **found.evidence)
+    return unknown(f"{found.message}; whether it is given no child showed: {unshown}", how=WITH_RUN, **found.evidence)
 
 
 def _larger(vantage: Vantage, need: Need) -> Fix:
@@ -258,5 +260,8 @@ def _larger(vantage: Vantage, need: Need) -> Fix:
     fix, size = fix_container(vantage, "shm"), 8 << 30
     while size < need.least:
         size *= 2
-    more = [line.replace("8Gi", f"{size >> 30}Gi").replace("8g", f"{size >> 30}g") for line in fix.commands]
-    return replace(fix, commands=tuple(more))
+    now, last = (
+        tuple(line.replace("8Gi", f"{size >> 30}Gi").replace("8g", f"{size >> 30}g") for line in lines)
+        for lines in (fix.commands, fix.persistent)
+    )
+    return replace(fix, commands=now, persistent=last)

@@ -168,7 +168,7 @@ def _by_the_rules(libraries: Libraries, torch: Torch, environ: Environ) -> Findi
         return unknown(f"the version of {path} could not be read: {version}")
     if (older := _older(version, torch, _without(path, environ))) is not None:
         return older
-    message = f"torch loads NCCL {version_text(version)} from {path} ({torch.nccl_why}); no run showed it"
+    message = f"torch loads NCCL {version_text(version)} from {path} ({torch.nccl_why})"
     return ok(message, nccl=version_text(version), path=path)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from netdoctor.api import (
     FROM_JOB,
+    WITH_RUN,
     Baseline,
     Environ,
     Errors,
@@ -51,7 +52,6 @@ from netdoctor.api import (
 )
 
 SUBJECT = "links"
-RUN = "netdoctor preflight, with the all-reduce"
 # One bit in 1e12: InfiniBand Architecture Specification volume 2 (bit error ratio of a link), IEEE 802.3 (10 Gb/s and more).
 BIT_ERRORS = 1e-12
 FASTEST = 800.0  # Gb/s, where a rate is not known
@@ -139,7 +139,7 @@ def net_errors(
         yield skip(f"{intent.why}: nothing of it goes to other nodes", subject=SUBJECT)
         return
     if (lost := errors.why_not) is not None or isinstance(errors.seconds, Unavailable):
-        yield unknown(f"whether links have errors under load was not seen: {lost}", subject=SUBJECT, how=RUN)
+        yield unknown(f"whether links have errors under load was not seen: {lost}", subject=SUBJECT, how=WITH_RUN)
         return
     if not vantage.job_network:
         yield unknown(f"links are those of the job's network, {vantage.network_elsewhere}", subject=SUBJECT, how=FROM_JOB)

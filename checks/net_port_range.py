@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.api import (
+    FROM_JOB,
     STATE_RANKS,
     Environ,
     Finding,
@@ -38,7 +39,7 @@ RANGE, RESERVED = "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_po
 # (net/ipv4/inet_connection_sock.c).  The second leaves 28028 and 29500 alone, with the third they are reserved.
 WIDER = (nccl_ports.DEFAULT_RANGE, (30000, 65535), (10240, 65535))
 MANY_RANKS = 256  # more than any node has GPUs or a Gloo job has ranks per node; for where the number is not known
-HERE = "look from the job's own network namespace (netdoctor run -- …): a new one starts at 32768 60999, whatever the node has"
+OWN = "a new network namespace starts at 32768 60999, whatever the node has"
 Services = Mapping[int, str]  # port -> what binds it
 OWN_NETWORK = ("veth", "macvlan", "ipvlan", "netkit")  # what a container of its own network namespace has as its interface
 
@@ -137,7 +138,7 @@ def _listeners(span: Range) -> Finding:
     if (lost := missing(span.job.nodes)) is not None:
         return unknown(f"{span.text}; the job's shape: {lost}", **said)
     if not span.vantage.job_network:
-        return unknown(f"{span.text} here, {span.vantage.network_elsewhere}", how=HERE, **said)
+        return unknown(f"{span.text} here, {span.vantage.network_elsewhere}: {OWN}", how=FROM_JOB, **said)
     if ranks is None and span.free < need.total:
         return unknown(f"{span.text}; how many ranks run on this node is not known", how=STATE_RANKS, **said)
     who = f"of {ranks} rank{'s' * (ranks > 1)}" if ranks else f"of up to {MANY_RANKS} ranks"
@@ -263,7 +264,7 @@ def _own_master_port(span: Range, net: Net, port: int, *, early: bool) -> Findin
         text = f"something listens on MASTER_PORT {port}: the job's own store, or another job's"
         return unknown(text, how=f"ss -ltnp 'sport = :{port}'", measured=measured, **said)
     if not vantage.job_network:
-        return unknown(f"MASTER_PORT {port} is free here, {span.vantage.network_elsewhere}", how=HERE, **said)
+        return unknown(f"MASTER_PORT {port} is free here, {span.vantage.network_elsewhere}", how=FROM_JOB, **said)
     if span.inside({port}.difference(ports.reserved or ())) and not _own_network(vantage, net):
         return fail(
             f"MASTER_PORT {port} lies inside {RANGE} ({span.low} {span.high}): any connection of this node may be given it",

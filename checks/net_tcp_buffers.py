@@ -194,7 +194,7 @@ def _judge(on: tcp_window.Sockets, trip: RoundTrip, vantage: Vantage, *, unmeasu
         said["measured"] = {"round_trip": Quantity(trip.ms, "ms"), "at_most": Quantity(on.at_most(trip.ms) / 1000, "Gb/s")}
         at += f", and it is {'longer' if enough < trip.ms else 'not longer'} ({trip.source})"
     if isinstance(on.link.speed_mbps, Unavailable) and enough < needed:
-        at = f"the speed of {name} is not known ({on.link.speed_mbps}); at 400 Gb/s, {at}"
+        at = f"its speed is not known ({on.link.speed_mbps}); at 400 Gb/s, {at}"
         return unknown(at, how=f"ethtool {name}, or ask the cloud provider", **said)
     if enough < (NEAR_MS if trip.ms is None else trip.ms):
         wanted = tcp_window.maximum(on.speed, needed, on.count)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from netdoctor.api import (
     CLOSED,
     FROM_JOB,
+    LOOK_AT_LOG,
     Finding,
     Fix,
     KernelLog,
@@ -183,7 +184,7 @@ def _silent(system: System, log: KernelLog) -> Iterator[Finding]:
 
 def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> Iterator[Finding]:
     """What the kernel said since boot, and what of it still holds."""
-    how = "dmesg, as root on the node"
+    how = LOOK_AT_LOG
     if isinstance(log.system, Unavailable):
         yield unknown(f"what the kernel said since boot could not be read: {log.system}", subject=LOG, how=how)
         return

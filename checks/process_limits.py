@@ -14,6 +14,7 @@ from netdoctor.api import (
     FROM_JOB,
     STATE_RANKS,
     UNLIMITED,
+    WITH_RUN,
     Baseline,
     Cap,
     Cgroups,
@@ -66,7 +67,7 @@ MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as 
 CORES = "a rank's main thread takes a core, and NCCL's proxy another while anything is under way"
 MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
-WORKERS = "workers of a DataLoader are not counted"
+WORKERS = "what the workers of a DataLoader take is not counted"
 MET = {
     "pids": ("the kernel refused processes or threads by pids.max (pids.events)", "let the job have more; cat pids.events"),
     "memory": (
@@ -74,7 +75,7 @@ MET = {
         "give the job more, or find which took it: dmesg | grep -i oom; cat memory.events",
     ),
 }
-AS_MANY = "netdoctor preflight, with the all-reduce; or on the node"
+AS_MANY = f"{WITH_RUN}; or on the node"
 
 
 @dataclass(frozen=True)

@@ -287,7 +287,7 @@ def _usable(device: RdmaDevice, why: str, here: Here) -> Finding:
         return unknown(text, subject=device.name, how=FROM_JOB, measured=None, **evidence)
     if isinstance(here.environ.nccl, Unavailable):
         return unknown(f"usable, but NCCL_IB_HCA could not be read: {here.environ.nccl}", subject=device.name)
-    jobs = here.gpus.of_the_job
+    jobs = here.gpus.visible
     if isinstance(jobs, Unavailable) and "NCCL_IB_HCA" not in here.environ.nccl:
         text = f"usable ({why}), but which GPUs are the job's could not be read: {jobs}"
         return unknown(text, subject=device.name, how="nvidia-smi -L in the job")

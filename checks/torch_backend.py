@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from netdoctor.api import (
     GIVE_PYTHON,
+    WITH_RUN,
     Accelerator,
     Baseline,
     Caller,
@@ -95,7 +96,7 @@ def _asked(python: JobPython, baseline: Baseline) -> Finding:
     """What torch itself answered in a child process."""
     run = baseline.run
     if isinstance(run, Unavailable):
-        return unknown(f"torch was not asked: {run}", how="netdoctor preflight")
+        return unknown(f"torch was not asked: {run}", how=WITH_RUN)
     if run.via is Caller.NCCL:
         return unknown("torch was not asked: the all-reduce went by NCCL alone", how="netdoctor preflight --via torch")
     facts = run.torch or TorchFacts()

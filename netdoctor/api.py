@@ -31,7 +31,7 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
-from netdoctor.facts.kernel_log import Action, KernelLog, SystemEvent, Trouble, XidEvent
+from netdoctor.facts.kernel_log import LOOK_AT_LOG, Action, KernelLog, SystemEvent, Trouble, XidEvent
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import GIVE_PYTHON, JobPython, Linkage, Torch
@@ -49,6 +49,7 @@ from netdoctor.facts.rdma import Provider, Rdma, RdmaDevice, Uverbs
 from netdoctor.facts.rdma_ports import Gid, RdmaPort
 from netdoctor.facts.reach import Path, Reach
 from netdoctor.facts.runs import (
+    WITH_RUN,
     Baseline,
     Caller,
     CommonRun,
@@ -194,6 +195,7 @@ __all__ = [
     "GIVE_PYTHON",
     "HW_SLOWDOWN",
     "HW_THERMAL",
+    "LOOK_AT_LOG",
     "POWER_BRAKE",
     "SHM_REFUSED",
     "SOCKET",
@@ -201,6 +203,7 @@ __all__ = [
     "STATE_RANKS",
     "SW_THERMAL",
     "UNLIMITED",
+    "WITH_RUN",
     "Accelerator",
     "Action",
     "Address",

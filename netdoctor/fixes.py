@@ -7,11 +7,11 @@ host's network, /dev and limits (NVIDIA enroot doc/standard-hooks.md; apptainer.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from netdoctor.causes import limits
+from netdoctor.causes.limits import Written
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.vantage import Place, Vantage
 from netdoctor.model import Fix
@@ -210,14 +210,10 @@ def fix_container(vantage: Vantage, need: str) -> Fix:
     flags = CONTAINER_FLAGS[need]
     chosen = flags.get(vantage.runtime or "")
     if chosen is not None:
-        return Fix(_SUMMARY[need], (chosen,))
+        return Fix(_SUMMARY[need], (), (chosen,)) if isinstance(chosen, Written) else Fix(_SUMMARY[need], (chosen,))
     if vantage.runtime is None and need in _HOST:
         return _HOST[need]
-    return Fix(_SUMMARY[need], tuple(_every(flags)))
-
-
-def _every(flags: dict[str, str]) -> Iterable[str]:
-    return (f"{runtime}: {text}" for runtime, text in flags.items())
+    return Fix(_SUMMARY[need], (), tuple(f"{runtime}: {text}" for runtime, text in flags.items()))
 
 
 def _place(runtime: str | None) -> Vantage:
@@ -265,7 +261,9 @@ CONTAINER_FLAGS: Final[dict[str, dict[str, str]]] = {
         # docs.docker.com, "docker container run": a directory of --device adds every device in it.
         "docker": "docker run --device=/dev/infiniband …",
         "podman": "podman run --device=/dev/infiniband …",
-        "kubernetes": "resources: {limits: {rdma/hca: 1}}   # the device plugin's name: kubectl describe node | grep rdma/",
+        "kubernetes": Written(
+            "resources: {limits: {rdma/hca: 1}}   # the device plugin's name: kubectl describe node | grep rdma/"
+        ),
         # enroot doc/standard-hooks.md: 10-devices.sh takes /dev away if ENROOT_RESTRICT_DEV is set, 99-mellanox.sh brings HCAs.
         "enroot": "export MELLANOX_VISIBLE_DEVICES=all   # before srun; needed where ENROOT_RESTRICT_DEV is set",
         # apptainer.org, "Apptainer Configuration Files": mount dev = yes | minimal | no; --contain makes it minimal.
@@ -274,20 +272,22 @@ CONTAINER_FLAGS: Final[dict[str, dict[str, str]]] = {
     "ipc_lock": {
         "docker": "docker run --cap-add=IPC_LOCK …",
         "podman": "podman run --cap-add=IPC_LOCK …   # rootful: it counts in the initial user namespace only",
-        "kubernetes": 'securityContext: {capabilities: {add: ["IPC_LOCK"]}}   # effective for a process that runs as root',
+        "kubernetes": Written(
+            'securityContext: {capabilities: {add: ["IPC_LOCK"]}}   # effective for a process that runs as root'
+        ),
     },
     "shm": {
         "docker": "docker run --shm-size=8g …   # or --ipc=host",
         "podman": "podman run --shm-size=8g …   # or --ipc=host",
-        "kubernetes": "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}] with mountPath: /dev/shm",
-        "enroot": "/dev/shm is the host's; enlarge it there: mount -o remount,size=50% /dev/shm",
-        "apptainer": "/dev/shm is the host's; enlarge it there: mount -o remount,size=50% /dev/shm",
+        "kubernetes": Written("volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}] with mountPath: /dev/shm"),
+        "enroot": Written("/dev/shm is the host's; enlarge it there: mount -o remount,size=50% /dev/shm"),
+        "apptainer": Written("/dev/shm is the host's; enlarge it there: mount -o remount,size=50% /dev/shm"),
     },
     # moby profiles/seccomp/default.json allows mbind and set_mempolicy only with CAP_SYS_NICE; so do podman, containerd.
     "numa": {
         "docker": "docker run --cap-add=SYS_NICE …",
         "podman": "podman run --cap-add=SYS_NICE …",
-        "kubernetes": 'securityContext: {capabilities: {add: ["SYS_NICE"]}}',
+        "kubernetes": Written('securityContext: {capabilities: {add: ["SYS_NICE"]}}'),
     },
     **limits.FLAGS,
 }

@@ -127,6 +127,7 @@ def run(
                     ran.append(work.facts["Baseline"])
             elif session is not None:
                 _all_reduces(work, live, session, names, config, progress)
+            engine.unbegun(work)
             engine.judge_all(work)
             if session is not None and cluster is None and cures:
                 _cures(work, session, config, progress)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
@@ -77,7 +78,8 @@ class Kind(Word):
     NOT_READ = "not read"  # evidence this one depends on was itself unavailable
 
 
-KINDS: Final = frozenset(kind.value for kind in Kind)
+KINDS: Final = {kind.value: kind for kind in Kind}
+_told = lru_cache(maxsize=256)(lambda kind, detail: Unavailable(kind_named(kind), detail))  # hundreds of counters are alike
 # Their detail alone may be a path or a value, which does not say what is wrong with it.  Those of the others are whole reasons:
 # "absent: No such file or directory" tells nothing that "No such file or directory" does not.
 _NAMED: Final = frozenset((Kind.EMPTY, Kind.TIMED_OUT, Kind.MALFORMED, Kind.CRASHED, Kind.NOT_RECORDED, Kind.ANOTHER_ROOT))
@@ -85,14 +87,13 @@ _NAMED: Final = frozenset((Kind.EMPTY, Kind.TIMED_OUT, Kind.MALFORMED, Kind.CRAS
 
 def kind_named(name: object) -> Kind:
     """The kind of that name as a recording, a helper or another node has it; `Kind.FAILED` for a name that is none."""
-    return Kind(name) if isinstance(name, str) and name in KINDS else Kind.FAILED
+    return KINDS.get(name, Kind.FAILED) if isinstance(name, str) else Kind.FAILED
 
 
 def unavailable_in(data: object) -> Unavailable | None:
     """What a helper, a recording or another node wrote as ``{"unavailable": kind, "detail": …}``; None: another thing."""
-    if not isinstance(data, dict) or not isinstance(data.get("unavailable"), str):
-        return None
-    return Unavailable(kind_named(data["unavailable"]), str(data.get("detail", "")))
+    kind = data.get("unavailable") if isinstance(data, dict) else None
+    return _told(kind, str(data.get("detail", ""))) if isinstance(kind, str) and isinstance(data, dict) else None
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Unavailable:
         return ": ".join(filter(None, (self.kind.value if named else "", self.detail)))
 
     def __bool__(self) -> Literal[False]:
-        """Never true: ``if fact.field`` cannot take missing evidence for content, and ``fact.field or ()`` is what is known."""
+        """Never true: ``if fact.field`` takes no missing evidence for content, and ``fact.field or ()`` is what is known."""
         return False
 
 
@@ -132,8 +133,7 @@ class Quantity:
     unit: str = ""
 
     def __str__(self) -> str:
-        number = f"{self.value:.3g}" if abs(self.value) < 1000 else f"{self.value:,.0f}"
-        return f"{number} {self.unit}".rstrip()
+        return f"{self.value:{'.3g' if abs(self.value) < 1000 else ',.0f'}} {self.unit}".rstrip()
 
 
 def size_text(size: int) -> str:

@@ -31,6 +31,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from netdoctor.model import CheckResult, Command, Finding, Health, Severity, Status, Verdict
+from netdoctor.textsafe import listed
 
 HEALTHY: Final = 0
 UNHEALTHY: Final = 3
@@ -286,7 +287,7 @@ def _verdict(weighed: _Weighed, fail_on: str, partial: str | None, requires: str
     """The words and the exit code of an outcome."""
     fails, but = weighed.fails, f"; {_counted(weighed.fails)}: {_ids(weighed.fails)}" if weighed.fails else ""
     unlooked = HEALTHY if lenient else INCONCLUSIVE
-    blind, in_the_way = ", ".join(weighed.blind), ", ".join(weighed.in_the_way)
+    blind, in_the_way = (listed(ids, 4) for ids in (weighed.blind, weighed.in_the_way))  # one line: a report names all
     left = [f"{n} waived" for n in (_waived(weighed),) if n] + [f"could not tell: {blind}" for _ in weighed.blind[:1]]
     whose = "the site's own checks" if _LOST.issuperset(weighed.in_the_way) else "checks"
     bad_first = sorted(fails, key=lambda f: not f.blocking)

@@ -10,6 +10,13 @@ from typing import Final
 
 from netdoctor.model import Fix
 
+
+class Written(str):
+    """What is written where no shell reads it: the file of a unit, the spec of a pod."""
+
+    __slots__ = ()
+
+
 SUMMARY: Final = {
     "memlock": "lift the locked-memory limit of the container",
     "nofile": "lift the limit of open files",
@@ -21,40 +28,45 @@ FLAGS: Final = {
     "memlock": {
         "docker": "docker run --ulimit memlock=-1:-1 …",
         "podman": "podman run --ulimit memlock=-1:-1 …   # rootless: not above the user's own hard limit",
-        "kubernetes": "LimitMEMLOCK=infinity in containerd's systemd unit (a pod spec has no ulimits), or add IPC_LOCK",
+        "kubernetes": Written(
+            "LimitMEMLOCK=infinity in containerd's systemd unit (a pod spec has no ulimits), or add IPC_LOCK"
+        ),
         # slurm.conf(5), PropagateResourceLimitsExcept; systemd.exec(5), LimitMEMLOCK.
-        "enroot": "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+        "enroot": Written(
+            "LimitMEMLOCK=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+        ),
         "apptainer": "ulimit -l unlimited in the job   # the limits are the host's: limits.d, or slurmd's LimitMEMLOCK",
     },
     "nofile": {
         "docker": "docker run --ulimit nofile=1048576:1048576 …",
         "podman": "podman run --ulimit nofile=1048576:1048576 …   # rootless: not above the user's own hard limit",
-        "kubernetes": "LimitNOFILE=1048576 in containerd's systemd unit (a pod spec has no ulimits)",
-        "enroot": "LimitNOFILE=1048576 in slurmd's systemd unit, PropagateResourceLimitsExcept=NOFILE in slurm.conf",
+        "kubernetes": Written("LimitNOFILE=1048576 in containerd's systemd unit (a pod spec has no ulimits)"),
+        "enroot": Written("LimitNOFILE=1048576 in slurmd's systemd unit, PropagateResourceLimitsExcept=NOFILE in slurm.conf"),
         "apptainer": "ulimit -n 1048576 in the job   # the limits are the host's: limits.d, or slurmd's LimitNOFILE",
     },
     "pids": {
         "docker": "docker run --pids-limit=-1 …",
         "podman": "podman run --pids-limit=-1 …",
-        "kubernetes": "podPidsLimit in the kubelet's configuration (a pod spec has none)",
-        "enroot": "TasksMax=infinity and LimitNPROC=infinity in slurmd's systemd unit",
-        "apptainer": "TasksMax=infinity and LimitNPROC=infinity in slurmd's systemd unit",
+        "kubernetes": Written("podPidsLimit in the kubelet's configuration (a pod spec has none)"),
+        "enroot": Written("TasksMax=infinity and LimitNPROC=infinity in slurmd's systemd unit"),
+        "apptainer": Written("TasksMax=infinity and LimitNPROC=infinity in slurmd's systemd unit"),
     },
     "cpu": {
         "docker": "docker run --cpus=… --cpuset-cpus=…   # at least two a rank",
         "podman": "podman run --cpus=… --cpuset-cpus=…   # at least two a rank",
-        "kubernetes": "resources: {requests: {cpu: …}, limits: {cpu: …}}   # at least two a rank",
+        "kubernetes": Written("resources: {requests: {cpu: …}, limits: {cpu: …}}   # at least two a rank"),
         "enroot": "srun --cpus-per-task=…   # at least two a rank",
         "apptainer": "srun --cpus-per-task=…   # at least two a rank",
     },
     "memory": {
         "docker": "docker run --memory=… …",
         "podman": "podman run --memory=… …",
-        "kubernetes": "resources: {requests: {memory: …}, limits: {memory: …}}",
+        "kubernetes": Written("resources: {requests: {memory: …}, limits: {memory: …}}"),
         "enroot": "srun --mem=…",
         "apptainer": "srun --mem=…",
     },
 }
+_CPUS, _MEMORY = "CPUQuota= of the systemd unit that starts it", "MemoryMax= of the systemd unit that starts it"
 HOST: Final = {
     "memlock": Fix(
         "lift the locked-memory limit of the job",
@@ -80,6 +92,10 @@ HOST: Final = {
             "LimitNPROC=infinity and TasksMax=infinity in the systemd unit that starts the job (slurmd)",
         ),
     ),
-    "cpu": Fix("give the job more CPUs", ("srun --cpus-per-task=…   # at least two a rank", "CPUQuota= of the systemd unit")),
-    "memory": Fix("give the job more memory", ("srun --mem=…", "MemoryMax= of the systemd unit")),
+    "cpu": Fix(
+        "give the job more CPUs",
+        ("srun --cpus-per-task=…   # at least two a rank",),
+        (_CPUS,),
+    ),
+    "memory": Fix("give the job more memory", ("srun --mem=…",), (_MEMORY,)),
 }

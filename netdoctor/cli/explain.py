@@ -130,10 +130,10 @@ def _fix(fix: Fix, width: int) -> Iterator[str]:
     yield from _wrapped(fix.summary, width)
     for command in fix.commands:
         yield f"    {command}"
-    if fix.persistent:
+    if fix.persistent and fix.commands:
         yield "  to make it last"
-        for command in fix.persistent:
-            yield f"    {command}"
+    for command in fix.persistent:
+        yield f"    {command}"
 
 
 def _document(lines: list[str], width: int) -> Iterator[str]:

@@ -85,13 +85,13 @@ def _no_interpreter(path: str) -> str:
 
 
 def _misspelt() -> Iterator[str]:
-    """Of variables that nearly have the name of an option's; those of the configuration's keys are told where it is read."""
-    from netdoctor.cli.options import variables
-    from netdoctor.config.load import PREFIX
+    """Of variables that nearly have the name of one of an option or of a key of the configuration."""
+    from netdoctor.cli import options
+    from netdoctor.config import load
 
-    known = variables()
+    known = {*options.variables(), *load.variables()}
     for name in sorted(os.environ):
-        if name.startswith(PREFIX) and name not in known and (hint := nearest(name, known, cutoff=0.9)):
+        if name.startswith(load.PREFIX) and name not in known and (hint := nearest(name, sorted(known), cutoff=0.9)):
             yield f"{name} is not an option{hint}"
 
 

@@ -152,8 +152,7 @@ def load(
             raise ConfigError("says more than what is expected: give it with --config", source=expect, key=other)
         layers.append((expect, said))
     notes += [f"{file} is empty: nothing is set by it" for file, values in layers if not values]
-    from_env, hints = _environment(environ)
-    notes += hints
+    from_env = _environment(environ)
     given = _overrides(overrides or {})
     profiles = {values.get("profile") for values in (from_env, given, *(v for _, v in layers))}
     if _NOT_FROM_ENVIRONMENT in from_env and (euid == 0 or profiles & _GATES):
@@ -314,18 +313,15 @@ def variable(key: str) -> str:
     return PREFIX + key.replace(".", "_").upper()
 
 
-def _environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    known = {variable(key): key for key in KEYS}
-    out: dict[str, Any] = {}
-    hints = []
-    for name in sorted(environ):
-        if name in known:
-            if environ[name].strip():
-                out[known[name]] = _from_text(known[name], environ[name], name)
-        # Not an error: Kubernetes puts NETDOCTOR_SERVICE_HOST into every pod beside a Service of that name.
-        elif name.startswith(PREFIX) and (hint := nearest(name, known, cutoff=0.9)):
-            hints.append(f"{name} is not an option{hint}")
-    return out, hints
+def variables() -> tuple[str, ...]:
+    """The environment variables that say what a key says."""
+    return tuple(map(variable, KEYS))
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What they say.  No other name is an error: Kubernetes puts NETDOCTOR_SERVICE_HOST into pods beside such a Service."""
+    said = {key: (name, environ[name]) for key in KEYS if environ.get(name := variable(key), "").strip()}
+    return {key: _from_text(key, text, name) for key, (name, text) in sorted(said.items(), key=lambda one: one[1])}
 
 
 def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:

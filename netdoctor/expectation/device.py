@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -192,6 +192,10 @@ def links(
     for name, why in lost:
         parts.append(Part(name, {Quantity.WIDTH: why}))
         expected.append(Expectation(name, Quantity.WIDTH, "", Source.DEVICE, _OWN))
+    rates: dict[str, list[float | None | Unavailable]] = {}
+    for one in rdma.devices or ():
+        if isinstance(one.pci, str):
+            rates.setdefault(_slot(one.pci), []).append(best_rate(one))
     for wire in wires(pci, ends):
         port, lower = wire.port.link, wire.lower.link
         if wire.port.vendor in _EMULATED or any(
@@ -212,7 +216,7 @@ def links(
         parts.append(Part(name, has))
         if of_gpus.isdisjoint(wire.below):
             across.add(name)
-        lanes, rate = _enough(wire, has, rdma)
+        lanes, rate = _enough(has, rates.get(_slot(wire.lower.address), []))
         expected.append(Expectation(name, Quantity.WIDTH, width, Source.DEVICE, because, lanes))
         expected.append(Expectation(name, Quantity.SPEED, speed, Source.DEVICE, because, rate))
     if rdma.devices == () or sockets:
@@ -232,10 +236,14 @@ def links(
     return Comparison(tuple(parts), tuple(expected), unread, frozenset(across))
 
 
-def _enough(wire: Wire, has: Mapping[Quantity, Value | None | Unavailable], rdma: Rdma) -> tuple[float | None, float | None]:
+def _slot(address: str) -> str:
+    return address.rpartition(".")[0]
+
+
+def _enough(
+    has: Mapping[Quantity, Value | None | Unavailable], rates: Sequence[float | None | Unavailable]
+) -> tuple[float | None, float | None]:
     """Lanes, and GT/s, that the ports of an RDMA card need; None where something else is below, or it is not known."""
-    slot = wire.lower.address.rpartition(".")[0]
-    rates = [best_rate(d) for d in rdma.devices or () if isinstance(d.pci, str) and d.pci.rpartition(".")[0] == slot]
     width, speed = has.get(Quantity.WIDTH), has.get(Quantity.SPEED)
     if isinstance(width, str | Unavailable) or isinstance(speed, str | Unavailable) or not width or not speed:
         return None, None

@@ -80,7 +80,8 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
         return lost
     if choice is not None:
         hardware = hcas.selected(hardware, choice)
-    kinds = {d.name: _kind(d, hardware, pci) for d in hardware}
+    functions_of = Counter(_slot(d) for d in hardware)
+    kinds = {d.name: _kind(d, functions_of[_slot(d)], pci) for d in hardware}
     own = {gpu.address: _own(gpu, hardware, pci) for gpu in pci.gpus or ()}  # those of virtual machines have theirs, too
     if not any(own.values()):
         members, near = _fastest_kind(hardware, kinds), []
@@ -103,8 +104,8 @@ def rails(pci: Pci, rdma: Rdma, net: Net, choice: Selector | None) -> Rails | Un
             alike = set()
         near = [Part(gpu_name(d.address), {Quantity.NEAREST: len(meant[d.address])}, "GPUs") for d in gpus]
         near += _without_gpu([d for d in hardware if kinds[d.name] == main], members, pci)
-    once = hcas.seen_once(members)
-    parts = [_rail(d, pci, net, len(once) if d in once else 0) for d in members]
+    once = {d.name for d in hcas.seen_once(members)}
+    parts = [_rail(d, pci, net, len(once) if d.name in once else 0) for d in members]
     if any(port.mtu is None for d in members if (port := up(d))):  # where one is not told, nobody's is compared
         parts = [replace(part, has={**part.has, Quantity.PACKET: None}) for part in parts]
     parts = [part if part.name in alike else replace(part, like="") for part in parts]
@@ -149,10 +150,12 @@ def _unsure(devices: Iterable[RdmaDevice], gpus: Iterable[PciDevice], pci: Pci) 
     return None
 
 
-def _kind(device: RdmaDevice, every: Iterable[RdmaDevice], pci: Pci) -> _Kind:
+def _slot(device: RdmaDevice) -> str:
+    return str(device.pci).rpartition(".")[0]
+
+
+def _kind(device: RdmaDevice, functions: int, pci: Pci) -> _Kind:
     """What devices of one purpose share: model, driver, link layer, and whether the card shows a second function."""
-    slot = str(device.pci).rpartition(".")[0]
-    functions = sum(str(d.pci).rpartition(".")[0] == slot for d in every)
     layers = sorted({str(p.link_layer) for p in device.ports or ()})
     return (_model(device, pci), device.driver, tuple(layers), functions)
 
@@ -232,7 +235,8 @@ def up(device: RdmaDevice) -> RdmaPort | None:
 def _without_gpu(alike: Sequence[RdmaDevice], members: Sequence[RdmaDevice], pci: Pci) -> list[Part]:
     """Rails whose GPU is gone from PCI: of the same kind, as deep behind switches as the others, and only a few."""
     depths = {_depth(d, pci) for d in members}
-    lonely = [d for d in alike if d not in members and _depth(d, pci) in depths]
+    names = {d.name for d in members}
+    lonely = [d for d in alike if d.name not in names and _depth(d, pci) in depths]
     each, gpus = max(1, len(members) // max(1, len(pci.gpus or ()))), len(pci.gpus or ())
     whole = gpus + len(lonely) // each in WHOLE and gpus not in WHOLE
     if not lonely or len(depths) > 1 or len(lonely) > FEW * len(members) or not whole:

@@ -47,9 +47,10 @@ def _alike(group: Sequence[Part], quantity: Quantity) -> Iterator[Expectation]:
     known = [value for _, value in values if not isinstance(value, Unavailable)]
     should = usual(quantity, known) if len(known) > 1 else None
     if should is not None:
-        same = sum(v == should for v in known)
-        for part, value in values:
-            others = same - (value == should)
+        agree = [value == should for value in known]
+        same = sum(agree)
+        for (part, _), its_own in zip(values, agree, strict=True):
+            others = same - its_own
             yield Expectation(part.name, quantity, should, Source.SIBLINGS, f"{count(others, 'other')} of its kind")
 
 

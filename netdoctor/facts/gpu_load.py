@@ -67,9 +67,9 @@ class GpuLoad(Fact):
 
     @property
     def why_not(self) -> Unavailable | None:
-        """Why nothing was seen; nobody looks where nothing runs."""
+        """Why nothing was seen."""
         lost = missing(self.gpus, self.seconds)
-        return replace(lost, detail="no all-reduce ran here") if lost is not None and lost.kind is Kind.NOT_READ else lost
+        return replace(lost, detail="nobody looked") if lost is not None and lost.kind is Kind.NOT_READ else lost
 
 
 def begin(host: Host, gpus: Gpus) -> bool:

@@ -82,6 +82,9 @@ class Action(Word):
     REPLACE = "replace"
 
 
+LOOK_AT_LOG: Final = "dmesg, as root on the node"  # how to find out what could not be read of it
+
+
 @dataclass(frozen=True)
 class Meaning:
     """A row of the catalogue."""

@@ -255,6 +255,9 @@ def is_virtual(host: Host, address: str) -> bool | Unavailable:
     return _is_there(link(host, f"{DEVICES}/{address}/physfn"))
 
 
+_ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
 def _device(host: Host, one: _Function) -> PciDevice:
     where = f"{DEVICES}/{one.address}"
     target = link(host, where)
@@ -269,7 +272,7 @@ def _device(host: Host, one: _Function) -> PciDevice:
         driver=one.driver,
         link=_link(host, where),
         path=tuple(s for s in steps[:-1] if ADDRESS.fullmatch(s)),
-        root=next((s for s in steps if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", s)), ""),
+        root=next((s for s in steps if _ROOT.fullmatch(s)), ""),
         physical_function=physical.rpartition("/")[2] or None if isinstance(physical, str) else None,
         rdma=_rdma(one),
         placed=not isinstance(target, Unavailable),

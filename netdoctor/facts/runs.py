@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from netdoctor.facts.base import Fact
-from netdoctor.model import Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word
 
 DEFAULT_SIZES: Final = (1 << 12, 1 << 20, 1 << 26)  # bytes: latency, middle, bandwidth
 
@@ -23,6 +23,9 @@ class State(Word):
     HUNG = "hung"  # no progress for the phase's whole deadline; `blamed` are the ranks that never arrived
     UNFINISHED = "unfinished"  # still progressing at the deadline: partial numbers
     NOT_STARTED = "not started"  # no rank came past import: `obstacle` and `reason` say why
+
+
+WITH_RUN: Final = "netdoctor preflight, with the all-reduce"  # how to find out what a run shows
 
 
 class Caller(Word):
@@ -264,6 +267,15 @@ class Baseline(Fact):
     @property
     def finished(self) -> bool:
         return bool(self.run and self.run.finished)
+
+    @property
+    def none_began(self) -> Unavailable | None:
+        """Why no rank began; None: some did."""
+        if isinstance(self.run, Unavailable):
+            return self.run
+        return (
+            Unavailable(Kind.FAILED, self.run.reason or self.run.state.value) if self.run.state is State.NOT_STARTED else None
+        )
 
     @property
     def nccl_run(self) -> Run | None:

@@ -13,7 +13,7 @@ from netdoctor.host.base import Host, link, mapping, names, read
 from netdoctor.model import Kind, Unavailable, Word, missing
 
 # What to do where evidence is not the job's own.
-FROM_JOB: Final = "look from the job itself: netdoctor run -- CMD; or --vantage job, if this is where the job runs"
+FROM_JOB: Final = "netdoctor run -- CMD, in the job; or --vantage job, if this is where the job runs"
 
 
 class Place(Word):

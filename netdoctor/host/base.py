@@ -78,8 +78,10 @@ def split_question(text: str) -> tuple[str, dict[str, str]]:
 
 def read(host: Host, path: str) -> str | Unavailable:
     """The text of a file without its trailing newline; an empty file is the empty string."""
-    text = _of_type(host, f"file:{path}", str, "not text")
-    return text and text.rstrip("\n")
+    text = host.ask(f"file:{path}")
+    if isinstance(text, str):
+        return text.rstrip("\n")
+    return text if isinstance(text, Unavailable) else Unavailable(Kind.MALFORMED, f"file:{path}: not text")
 
 
 def read_int(host: Host, path: str) -> int | Unavailable:

@@ -52,7 +52,7 @@ class Usable:
 
     @property
     def yes(self) -> bool | None:
-        return {Step.NONE: True, Step.UNREAD: None}.get(self.step, False)
+        return True if self.step is Step.NONE else None if self.step is Step.UNREAD else False
 
 
 def usable(device: RdmaDevice, rdma: Rdma, net: Net) -> Usable:

@@ -7,7 +7,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.library_search import GIVE_PYTHON, Linkage, Torch
 from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import Baseline
+from netdoctor.facts.runs import WITH_RUN, Baseline
 from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.model import Finding, Kind, Status, Unavailable
 from netdoctor.nccl.hcas import no_accelerator
@@ -44,8 +44,8 @@ def seen_loaded(finding: Finding, vantage: Vantage, baseline: Baseline) -> Findi
     lost = _unshown(baseline)
     if lost is None or searched or finding.status is Status.SKIP:
         return finding
-    text = f"{finding.message}; the all-reduce would show it: {lost}"
-    return Finding(Status.UNKNOWN, text, finding.subject, notes=finding.notes)
+    text = f"{finding.message}; no run showed it: {lost}"
+    return Finding(Status.UNKNOWN, text, finding.subject, notes=finding.notes, how=WITH_RUN)
 
 
 def _unshown(baseline: Baseline) -> Unavailable | None:

@@ -25,7 +25,7 @@ from netdoctor.model import (
     count,
     size_text,
 )
-from netdoctor.report import fold, plots
+from netdoctor.report import blocks, fold, plots
 from netdoctor.report.page import el, lines, markup, page, table, tag, tr
 from netdoctor.report.values import (
     MOST_NAMES,
@@ -42,6 +42,7 @@ from netdoctor.report.values import (
     rows,
     runs,
     shown,
+    spoken,
     view,
 )
 from netdoctor.textsafe import listed
@@ -109,7 +110,7 @@ def _head(report: Report) -> Iterator[Markup]:
     step = fold.first_step(report)
     if worst := (step.of if step else None) or next(iter(fails(report.checks)), None):
         whose = f" ({listed(others(worst), 3)})" if others(worst) else ""
-        yield el("p", el("b", worst.check), f": {fold.spoken(worst)}{whose}", css="worst")
+        yield el("p", el("b", worst.check), f": {spoken(worst)}{whose}", css="worst")
     if ahead := outlook(report):
         yield el("p", ahead)
     if step:
@@ -117,10 +118,10 @@ def _head(report: Report) -> Iterator[Markup]:
 
 
 def _wrong(report: Report) -> Iterator[Markup]:
-    blocks = fold.wrong(report.checks)
-    if blocks:
-        yield el("h2", "What is wrong" if any(b.first.status is Status.FAIL for b in blocks) else "What could not be told")
-    for block in blocks[:_MOST]:
+    found = blocks.wrong(report.checks)
+    if found:
+        yield el("h2", "What is wrong" if any(b.first.status is Status.FAIL for b in found) else "What could not be told")
+    for block in found[:_MOST]:
         finding = block.first
         yield el(
             "details",
@@ -132,12 +133,12 @@ def _wrong(report: Report) -> Iterator[Markup]:
                 block.text,
             ),
             [el("p", one) for one in block.each],
-            _table(*_shown(fold.told(block))),
+            _table(*_shown(blocks.told(block))),
             css=f"check card {finding.status.value}",
             open=finding.status is Status.FAIL and not finding.waived,
         )
-    if len(blocks) > _MOST:
-        yield el("p", f"… and {len(blocks) - _MOST:,} more, in --format json")
+    if len(found) > _MOST:
+        yield el("p", f"… and {len(found) - _MOST:,} more, in --format json")
 
 
 def _about(report: Report) -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from netdoctor.model import NODE, STATUS_ORDER, CheckResult, Command, Finding, Health, Report, Status, count, size_text
-from netdoctor.report import fold
+from netdoctor.report import blocks, fold
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
@@ -76,15 +76,14 @@ def _folded(report: Report, width: int | None, paint: Any) -> Iterator[str]:
         yield from _wrapped(f"{step.words}:" if apart else step.text, "", "  ", width)
         yield from [f"  {step.command}"] if apart else ()
     yield ""
-    short = width is not None  # a screen
-    blocks = fold.wrong(report.checks)
-    column = max((len(block.checks[0]) for block in blocks if len(block.checks) == 1), default=0)
-    for block in blocks[:_MOST]:
+    found = blocks.wrong(report.checks)
+    column = max((len(block.checks[0]) for block in found if len(block.checks) == 1), default=0)
+    for block in found[:_MOST]:
         yield from _block(block, min(column, 28), width, paint)
-    if len(blocks) > _MOST:
-        yield f"{_INDENT}… and {len(blocks) - _MOST:,} more (all in --format json)"
-    rest = list(fold.right(report.checks, short=short))
-    if blocks and rest:
+    if len(found) > _MOST:
+        yield f"{_INDENT}… and {len(found) - _MOST:,} more (all in --format json)"
+    rest = list(fold.right(report.checks))
+    if found and rest:
         yield ""
     column = max((len(who) for status, who, _ in rest if status is Status.PASS), default=0)
     for status, who, what in rest:
@@ -94,12 +93,12 @@ def _folded(report: Report, width: int | None, paint: Any) -> Iterator[str]:
         yield from written[1:]
     for note in fold.notes(report.checks):
         yield from _wrapped(note, f"{'note':<8} ", _INDENT, width)
-    yield from _ran(report, list(fold.ran(report)), width, apart=not short)
+    yield from _ran(report, list(fold.ran(report)), width, apart=width is None)
     yield ""
     yield from verdict  # who ran it sees the end of a long report, and a script reads its last line
 
 
-def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Iterator[str]:
+def _block(block: blocks.Block, column: int, width: int | None, paint: Any) -> Iterator[str]:
     finding = block.first
     word, code = (_WAIVED, _WAIVED_COLOUR) if finding.waived else (_WORDS[finding.status], _COLOURS[finding.status])
     tag = f"[{finding.severity.value}] " if finding.severity and finding.status is Status.FAIL and not finding.waived else ""
@@ -111,7 +110,7 @@ def _block(block: fold.Block, column: int, width: int | None, paint: Any) -> Ite
     yield from lines[1:]
     for said in block.each:
         yield from _wrapped(said, _INDENT, _INDENT + "  ", width)
-    for row in fold.told(block, short=width is not None):
+    for row in blocks.told(block, whole=width is None):
         if row.commands:
             yield from _commands(row.parts, row.label)
         else:

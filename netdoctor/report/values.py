@@ -125,7 +125,7 @@ def rows(finding: Finding) -> Iterator[Row]:
         Row("cost", (cost.words(finding),)),
         Row("mend", (fix.summary,)),
         Row("", fix.commands, commands=True),
-        Row("to last", fix.persistent, commands=True),
+        Row("to last" if fix.commands else "", fix.persistent, commands=True),
         Row(step(finding), (finding.how or "",)),
         *(Row("note", (note,)) for note in finding.notes),
     ):
@@ -146,6 +146,12 @@ def _why(finding: Finding) -> str:
     """In its own words, else of a fail its cause's."""
     row = CAUSES.get(finding.cause or "") if finding.status is Status.FAIL else None
     return finding.why or (f"{row.title}: {row.costs}" if row else "")
+
+
+def spoken(finding: Finding) -> str:
+    """What it says, with whom it is about."""
+    subject, message = clean(finding.subject), clean(finding.message)
+    return message if finding.subject == NODE or message.startswith(f"{subject}: ") else f"{subject}: {message}"
 
 
 def excused(check: CheckResult) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
 # More than a minute each, the longest first.  What is missing here costs time and nothing else.
 LONG: Final = (
@@ -37,3 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONG.index(item.path.name) if long else len(LONG), -count[item.path]
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="module")
+def gpu_session(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Real ranks on real GPUs, which are left as they were; LIMITS of the module are the session's."""
+    from tests.support.machines import gpus
+
+    before = gpus.state()
+    with gpus.session(**getattr(request.module, "LIMITS", {})) as made:
+        yield made
+    assert gpus.as_before(before) == ""

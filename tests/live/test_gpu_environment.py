@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,18 +50,13 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    before = gpus.state()
-    with gpus.session(init=12.0, first=8.0, timed=8.0, verify=8.0) as made:
-        yield made
-    assert gpus.as_before(before) == ""
+LIMITS = {"init": 12.0, "first": 8.0, "timed": 8.0, "verify": 8.0}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_env_says_what_nccl_does(session: Session, case: Case, record_property: Note) -> None:
+def test_env_says_what_nccl_does(gpu_session: Session, case: Case, record_property: Note) -> None:
     base = gpus.two_ranks()
-    made = gpus.tried(session.run(replace(base, sizes=(4096, gpus.MIB), env=(*base.env, (case.name, case.value)))))
+    made = gpus.tried(gpu_session.run(replace(base, sizes=(4096, gpus.MIB), env=(*base.env, (case.name, case.value)))))
     run: Run = with_logs(Baseline(made, True)).run
     log = parse_text(run.log_text)
     record_property("nccl", f"{run.nccl_version}: {run.state}: {run.reason}"[:300])

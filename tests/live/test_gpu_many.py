@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -31,16 +31,8 @@ BIG = 256 << 20
 WITH_NVLS = 1.35
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    before = gpus.state()
-    with gpus.session() as made:
-        yield made
-    assert gpus.as_before(before) == ""
-
-
-def right(session: Session, experiment: AllReduce, record: Note) -> Run:
-    run: Run = with_logs(Baseline(gpus.tried(session.run(experiment)), True)).run
+def right(gpu_session: Session, experiment: AllReduce, record: Note) -> Run:
+    run: Run = with_logs(Baseline(gpus.tried(gpu_session.run(experiment)), True)).run
     log = parse_text(run.log_text)
     record("transports", dict(log.transports))
     record("nvls", log.nvls)
@@ -57,33 +49,33 @@ def forced(*changes: tuple[str, str]) -> AllReduce:
     return AllReduce("nccl", len(EVERY), "cuda", (4096, BIG), (*changes, ("NCCL_NVLS_ENABLE", "0")), gpus=EVERY)
 
 
-def test_the_default_path(session: Session, record_property: Note) -> None:
-    run = right(session, AllReduce("nccl", len(EVERY), "cuda", plan.CUDA_SIZES, gpus=EVERY), record_property)
+def test_the_default_path(gpu_session: Session, record_property: Note) -> None:
+    run = right(gpu_session, AllReduce("nccl", len(EVERY), "cuda", plan.CUDA_SIZES, gpus=EVERY), record_property)
     assert kinds(run) and kinds(run) <= {"P2P", "SHM"}
 
 
-def test_shm_forced(session: Session, record_property: Note) -> None:
-    assert kinds(right(session, forced(("NCCL_P2P_DISABLE", "1")), record_property)) == {"SHM"}
+def test_shm_forced(gpu_session: Session, record_property: Note) -> None:
+    assert kinds(right(gpu_session, forced(("NCCL_P2P_DISABLE", "1")), record_property)) == {"SHM"}
 
 
-def test_net_forced(session: Session, record_property: Note) -> None:
+def test_net_forced(gpu_session: Session, record_property: Note) -> None:
     experiment = AllReduce(
         "nccl", len(EVERY), "cuda", plan.PATH_SIZES, plan.NETWORK_ONLY, path=Path.parse("inter-node"), gpus=EVERY
     )
-    assert kinds(right(session, experiment, record_property)) == {"NET"}
+    assert kinds(right(gpu_session, experiment, record_property)) == {"NET"}
 
 
-def test_nvls(session: Session, record_property: Note) -> None:
-    run = right(session, AllReduce("nccl", len(EVERY), "cuda", (4096, BIG), gpus=EVERY), record_property)
+def test_nvls(gpu_session: Session, record_property: Note) -> None:
+    run = right(gpu_session, AllReduce("nccl", len(EVERY), "cuda", (4096, BIG), gpus=EVERY), record_property)
     if parse_text(run.log_text).nvls is not True:
         pytest.skip("NCCL's log says that NVLS is not available on these GPUs")
-    off = right(session, forced(), record_property)
+    off = right(gpu_session, forced(), record_property)
     assert parse_text(off.log_text).nvls is not True
     record_property("with_nvls_over_without", round(run.busbw[BIG] / off.busbw[BIG], 3))
 
 
-def test_busbw_is_below_the_limit_and_near_it(session: Session, record_property: Note) -> None:
-    run = right(session, AllReduce("nccl", len(EVERY), "cuda", plan.CUDA_SIZES, gpus=EVERY), record_property)
+def test_busbw_is_below_the_limit_and_near_it(gpu_session: Session, record_property: Note) -> None:
+    run = right(gpu_session, AllReduce("nccl", len(EVERY), "cuda", plan.CUDA_SIZES, gpus=EVERY), record_property)
     host = LiveHost()
     try:
         limit = limits.path_limit(run, gpu.probe(host), there("Pci", pci.probe(host)), rdma.probe(host))
@@ -100,7 +92,7 @@ def test_busbw_is_below_the_limit_and_near_it(session: Session, record_property:
     assert gpus.finding(report, "allreduce.bandwidth")["status"] != "fail"
 
 
-def test_every_pair(session: Session, record_property: Note) -> None:
+def test_every_pair(gpu_session: Session, record_property: Note) -> None:
     """Each pair of GPUs by itself, as many as fit the time: those that do not are named."""
     end = time.monotonic() + min(90.0, float(os.environ.get("GPU_PROOF_SECONDS", "90")) / 2)
     measured, left = {}, []
@@ -108,7 +100,7 @@ def test_every_pair(session: Session, record_property: Note) -> None:
         if time.monotonic() > end:
             left.append(pair)
             continue
-        run = gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (BIG,), gpus=pair)))
+        run = gpus.tried(gpu_session.run(AllReduce("nccl", 2, "cuda", (BIG,), gpus=pair)))
         assert (run.state, run.verified) == ("finished", True), (pair, run.reason)
         measured[f"{pair[0]}-{pair[1]}"] = f"{'+'.join(sorted(kinds(run)))} {run.busbw[BIG]:.1f} GB/s"
     record_property("pairs", measured)

@@ -35,14 +35,6 @@ MULTI_RANK_FROM = (2, 30, 3)  # NCCL_MULTI_RANK_GPU_ENABLE (release notes)
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    before = gpus.state()
-    with gpus.session() as made:
-        yield made
-    assert gpus.as_before(before) == ""
-
-
-@pytest.fixture(scope="module")
 def host() -> Iterator[LiveHost]:
     made = LiveHost()
     yield made
@@ -50,9 +42,9 @@ def host() -> Iterator[LiveHost]:
 
 
 @pytest.fixture(scope="module")
-def shared(session: Session) -> Run:
+def shared(gpu_session: Session) -> Run:
     """Two ranks on GPU 0 as two hosts."""
-    run: Run = with_logs(Baseline(gpus.tried(session.run(gpus.shared_gpu())), True)).run
+    run: Run = with_logs(Baseline(gpus.tried(gpu_session.run(gpus.shared_gpu())), True)).run
     return run
 
 
@@ -77,16 +69,16 @@ def right(run: Run) -> None:
     assert (run.state, run.verified, run.blamed) == ("finished", True, ()), (run.state, run.reason, run.output[-1500:])
 
 
-def test_a_world_of_one(session: Session, record_property: Note) -> None:
-    run = gpus.tried(session.run(gpus.ONE))
+def test_a_world_of_one(gpu_session: Session, record_property: Note) -> None:
+    run = gpus.tried(gpu_session.run(gpus.ONE))
     right(run)
     note(record_property, run)
     assert parse_text(run.log_text).comms_complete == 1, run.log_text[-2000:]  # NCCL itself says so
     assert all(value > 0 for value in run.latency.values())
 
 
-def test_four_routes_give_one_version(session: Session, host: LiveHost, record_property: Note) -> None:
-    run = gpus.tried(session.run(gpus.ONE))
+def test_four_routes_give_one_version(gpu_session: Session, host: LiveHost, record_property: Note) -> None:
+    run = gpus.tried(gpu_session.run(gpus.ONE))
     right(run)
     routes: dict[str, object] = {"torch": version_of(run), "log": parse_version(parse_text(run.log_text).nccl_version or "")}
     if not run.mapped:
@@ -135,17 +127,17 @@ def test_the_interface_is_the_one_that_nccl_said(shared: Run, host: LiveHost, re
         assert {one.ifname for one in log.socket_interfaces} == {one.interface for one in striped}
 
 
-def test_two_ranks_on_one_gpu_by_nccls_own_switch(session: Session, shared: Run, record_property: Note) -> None:
+def test_two_ranks_on_one_gpu_by_nccls_own_switch(gpu_session: Session, shared: Run, record_property: Note) -> None:
     if version_of(shared) < MULTI_RANK_FROM:
         pytest.skip(f"NCCL {shared.nccl_version} has no NCCL_MULTI_RANK_GPU_ENABLE (from 2.30.3)")
     changes = (*ONE_GPU_ENV, ("NCCL_MULTI_RANK_GPU_ENABLE", "1"))
-    run = gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (4096, gpus.MIB), changes, gpus=(0, 0))))
+    run = gpus.tried(gpu_session.run(AllReduce("nccl", 2, "cuda", (4096, gpus.MIB), changes, gpus=(0, 0))))
     note(record_property, run)
     right(run)
 
 
-def test_a_duplicate_gpu_is_a_finding(session: Session, host: LiveHost, record_property: Note) -> None:
-    run = with_logs(Baseline(gpus.tried(session.run(AllReduce("nccl", 2, "cuda", (4096,), gpus=(0, 0)))), True)).run
+def test_a_duplicate_gpu_is_a_finding(gpu_session: Session, host: LiveHost, record_property: Note) -> None:
+    run = with_logs(Baseline(gpus.tried(gpu_session.run(AllReduce("nccl", 2, "cuda", (4096,), gpus=(0, 0)))), True)).run
     assert run.state == "failed" and run.blamed, (run.state, run.reason)
     assert cause_of(run) == "duplicate_gpu", (run.reason, run.log_text[-2000:])
     seen = {Pci: pci.probe(host), Gpus: gpu.probe(host), Expected: Expected()}
@@ -166,8 +158,8 @@ def test_the_whole_preflight(record_property: Note) -> None:
     assert gpus.finding(report, "allreduce.run")["status"] == "pass", gpus.finding(report, "allreduce.run")["message"]
 
 
-def test_the_parser_reads_every_line_that_matters(session: Session, record_property: Note) -> None:
-    run = gpus.tried(session.run(gpus.two_ranks()))
+def test_the_parser_reads_every_line_that_matters(gpu_session: Session, record_property: Note) -> None:
+    run = gpus.tried(gpu_session.run(gpus.two_ranks()))
     right(run)
     log = parse_text(run.log_text)
     record_property("subsystems", sorted(log.subsystems))

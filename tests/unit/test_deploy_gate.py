@@ -128,6 +128,17 @@ def test_other_objects_of_a_file_stay_as_they_are(tmp_path: Path) -> None:
     assert made[0] == service and [one["kind"] for one in made] == ["Service", "Pod", "JobSet", "ConfigMap", "ConfigMap"]
 
 
+def test_whose_pods_are_elsewhere_is_said_of_these_alone(tmp_path: Path) -> None:
+    """Beside what has a pod, a TrainJob keeps its words, a Service has none, and neither has a TrainJob with a pod in it."""
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}}
+    train = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "t"}}
+    told = "no pod is in it: they are its runtime's"
+    _, _, notes = gated(given(tmp_path, service, train, KINDS["Pod"]))
+    assert notes.count("no pod is in it") == notes.count(told) == 1
+    _, _, notes = gated(given(tmp_path, {**train, "spec": KINDS["Pod"]["spec"]}))
+    assert "no pod is in it" not in notes
+
+
 def test_gating_twice_is_gating_once(tmp_path: Path) -> None:
     _, made, _ = gated(given(tmp_path, KINDS["Pod"]))
     _, again, notes = gated(given(tmp_path, *made[:1]))

@@ -157,9 +157,11 @@ def test_only_ncclvariables_go_into_nccl_conf() -> None:
 def test_a_container_need_has_a_mend_everywhere(need: str, runtime: str | None) -> None:
     fix = fix_container(at(runtime), need)
     assert fix.summary
-    assert fix.commands
+    assert fix.commands or fix.persistent
     if runtime in CONTAINER_FLAGS[need]:
-        assert fix.commands == (CONTAINER_FLAGS[need][runtime or ""],)
+        assert (*fix.commands, *fix.persistent) == (CONTAINER_FLAGS[need][runtime or ""],)
+    for command in fix.commands:
+        assert re.match(r"[a-z][a-z0-9-]* [^=]", command), "what a unit's file or a pod's spec has is no command"
 
 
 def test_devices_memlock_and_shm_know_every_runtime() -> None:

@@ -79,6 +79,16 @@ def test_a_variable_of_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == ["netdoctor: NETDOCTOR_FORMT is not an option; did you mean NETDOCTOR_FORMAT?"]
 
 
+def test_a_variable_of_a_key_is_no_misspelt_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--budget has two: NETDOCTOR_BUDGET, as every option, and that of the key it sets."""
+    for name in ("NETDOCTOR_BUDGET", "NETDOCTOR_BUDGET_S"):
+        monkeypatch.setenv(name, "20")
+    monkeypatch.setenv("NETDOCTOR_FAILON", "info")
+    done = CliRunner().invoke(main.app, ["config", "show"])
+    said = [line for line in done.stderr.splitlines() if "NETDOCTOR_" in line]
+    assert said == ["netdoctor: NETDOCTOR_FAILON is not an option; did you mean NETDOCTOR_FAIL_ON?"]
+
+
 @pytest.mark.slow
 def test_a_check_that_the_configuration_misspells(tmp_path: pathlib.Path) -> None:
     (tmp_path / "c.yaml").write_text("disabled: [net.tcp_bufer]\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ import pytest
 from netdoctor.cli import diagnose, env, log, preflight
 from netdoctor.cli.options import Options
 from netdoctor.config import documents
+from netdoctor.process import given
 from tests.support.clusters import fleets
 from tests.support.sources import ROOT
 
@@ -72,6 +74,14 @@ def test_a_document_of_ours_by_its_schema_wherever_it_stands() -> None:
 
 def test_a_schema_is_printed_without_control_characters() -> None:
     assert "\x08" not in str(documents.ours('{"schema": "netdoctor.s\\bapshot/1"}'))
+
+
+def test_what_is_no_file_is_not_read_twice(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is taken out of a pipe is gone, and a log of gigabytes is read once."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "rank0.log").write_text("step 1\n")
+    monkeypatch.setattr(given, "text", None)
+    assert log._document(str(tmp_path / "pipe")) is log._document(str(tmp_path / "rank0.log")) is None
 
 
 def test_reports_beside_the_logs_of_a_folder_are_passed_over(

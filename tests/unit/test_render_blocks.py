@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from netdoctor.facts.runs import WITH_RUN
+from netdoctor.facts.vantage import FROM_JOB
 from netdoctor.model import Finding, Fix, Severity, Status
 from netdoctor.report.html import render as page
 from netdoctor.report.text import render
@@ -60,6 +62,39 @@ def test_an_all_reduce_that_did_not_start_says_its_reason_once() -> None:
     mapping = Finding(Status.UNKNOWN, f"which rank gets which GPU could not be read: {why}", how="nvidia-smi -L")
     text = render(report(check("allreduce.run", run, path), check("gpu.mapping", mapping)))
     assert text.count(why) == 1 and "allreduce.run, gpu.mapping" in text
+
+
+def test_what_lacks_one_thing_is_one_block() -> None:
+    """Root's look at a node: what needs the job's own view is one line, whatever else a check has to say; -v has that."""
+    port = Finding(Status.UNKNOWN, "28,232 ports here", "listeners", evidence={"range": "32768 60999"}, how=FROM_JOB)
+    script = Finding(Status.UNKNOWN, "the variables are not seen", how=FROM_JOB, notes=("netdoctor env judges a script",))
+    reach = Finding(Status.UNKNOWN, "hosts are reached from the job's network", "hosts", how=FROM_JOB)
+    mended = replace(reach, fix=Fix("name it", ("export A=b",)))
+    seen = (check("net.port_range", port), check("nccl.environment", script), check("net.reach", reach))
+    run = Finding(Status.UNKNOWN, "torch was not asked: --no-allreduce", how=WITH_RUN)
+    runs = (check("torch.backend", run), check("allreduce.run", replace(run, message="no all-reduce was run: --no-allreduce")))
+    one = report(*seen, check("net.name", mended), *runs)
+    assert [line for line in render(one).splitlines() if line.startswith("UNKNOWN")] == [
+        f"UNKNOWN  3 checks need the job's own view: {FROM_JOB}",
+        "UNKNOWN  net.name  hosts are reached from the job's network",  # it has a mend of its own
+        f"UNKNOWN  2 checks need an all-reduce (--no-allreduce): {WITH_RUN}",
+    ]
+    assert "\n         nccl.environment; net: port_range, reach\n" in render(one)
+    assert "<p>nccl.environment; net: port_range, reach</p>" in page(one)
+    for words in ("32768 60999", "judges a script"):
+        assert words not in render(one) and words in render(one, verbose=True)
+    alone = render(report(check("net.reach", reach)))
+    assert "UNKNOWN  net.reach  hosts are reached" in alone and f"find out  {FROM_JOB}" in alone
+
+
+def test_what_stands_in_an_all_reduces_way_is_told_once() -> None:
+    """Who has no torch must not be sent to another all-reduce."""
+    why, way = "no torch in /usr/bin/python3", "give the Python that has the job's torch: --python PATH"
+    run = check("allreduce.run", Finding(Status.UNKNOWN, f"the all-reduce did not start: {why}", how=way))
+    links = Finding(Status.UNKNOWN, f"whether links have errors was not seen: {why}", "links", how=WITH_RUN)
+    lines = render(report(run, check("net.errors", links))).splitlines()
+    assert f"UNKNOWN  2 checks could not tell: allreduce.run, net.errors: {why}" in lines
+    assert f"         find out  {way}" in lines and WITH_RUN not in str(lines)
 
 
 def test_beside_a_fail_what_could_not_be_told_is_one_block() -> None:

@@ -17,7 +17,7 @@ _VERDICT: Final = re.compile(_LABEL + rb"(?:(?:healthy|unhealthy|inconclusive): 
 _LINE: Final = re.compile(
     _LABEL
     + rb"(?: {9} *\S|(?:FAIL|WAIVED|UNKNOWN|ERROR) +(?:\[[a-z]+\] )?"
-    + rb"(?:[a-z_]+\.[a-z_]+\b|\d+ checks (?:could not tell|have one mend))"
+    + rb"(?:[a-z_]+\.[a-z_]+\b|\d+ checks (?:could not tell|have one mend|need ))"
     + rb"|(?:pass|skip|note) +[a-z_]+(?:\.[a-z_]+)?(?:[ ,:;]|$)|(?:all-reduce|first|seen from|NCCL did not run): "
     + rb"|a job here |this report is not whole: )"
 )

@@ -13,7 +13,7 @@ from netdoctor.facts.gpu_health import GpuHealth, GpuState
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
+from netdoctor.facts.runs import WITH_RUN, AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Kind, Status, Unavailable
 from tests.support.facts import (
@@ -91,7 +91,7 @@ def test_of_a_missing_node_the_next_step_is_to_start_it() -> None:
     assert found.message == "no all-reduce was run: node 1: it did not come within 4 s"
     assert found.how is not None and "missing node" in found.how
     there = "netdoctor preflight there; --python names the job's Python"
-    for kind, how in ((Kind.OTHER_NODES, there), (Kind.FAILED, "netdoctor preflight")):
+    for kind, how in ((Kind.OTHER_NODES, there), (Kind.FAILED, WITH_RUN)):
         found = next(iter(judge(allreduce_run, machine() | {Baseline: Unavailable(kind, missing.detail)})))
         assert found.how == how, "the kind counts, not the words"
 

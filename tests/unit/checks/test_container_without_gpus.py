@@ -49,7 +49,7 @@ def test_a_driver_that_fails_is_no_container_without_gpus() -> None:
 
 def test_why_nothing_was_seen_under_load() -> None:
     """Where nothing ran nobody looks; what a recording lacks is another reason."""
-    words = {Kind.NOT_READ: "no all-reduce ran here", Kind.NOT_RECORDED: "not recorded", Kind.DENIED: "EACCES"}
+    words = {Kind.NOT_READ: "nobody looked", Kind.NOT_RECORDED: "not recorded", Kind.DENIED: "EACCES"}
     for kind, said in words.items():
         load = GpuLoad.unread(Unavailable(kind, "EACCES" if kind is Kind.DENIED else ""))
         assert str(load.why_not) == said

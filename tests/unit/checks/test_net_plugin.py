@@ -51,7 +51,7 @@ PLUGIN: dict[str, tuple[Changes, Status, str]] = {
     "none needed": ({}, Status.SKIP, "no device needs one"),
     "EFA with its plugin in use": ({Rdma: EFA, Baseline: f.baseline(OFI), Libraries: plugins()}, Status.PASS, "Libfabric"),
     "fits, NCCL did not run": ({Baseline: f.baseline(nccl_ran=False), Libraries: plugins()}, Status.PASS, "fits NCCL 2.27.5"),
-    "fits, no run": ({Baseline: LOST, Libraries: plugins()}, Status.UNKNOWN, "fits NCCL 2.27.5; the all-reduce would show it"),
+    "fits, no run": ({Baseline: LOST, Libraries: plugins()}, Status.UNKNOWN, "fits NCCL 2.27.5; no run showed it"),
     "there, the run used sockets, devices lost": (
         {Rdma: LOST, Baseline: SOCKETS, Libraries: plugins()},
         Status.UNKNOWN,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from checks.net_port_range import port_range
+from checks.net_port_range import OWN, port_range
 from netdoctor.facts.environ import Environ, Launcher
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
@@ -362,11 +362,11 @@ def test_the_mend_mends_and_nothing_else_is_wrong_after_it(facts: dict[str, Any]
             "listeners",
             "the range 40000 40039 has 40 ports, 2 of them reserved",
         ),
-        ({"vantage": outside()}, "listeners", "the range 32768 60999 has 28,232 ports here, seen as root outside the job"),
+        ({"vantage": outside()}, "listeners", f"32768 60999 has 28,232 ports here, seen as root outside the job: {OWN}"),
         (
             {"vantage": outside(why_not="")},
             "listeners",
-            "the range 32768 60999 has 28,232 ports here, seen outside the job's network namespace",
+            f"the range 32768 60999 has 28,232 ports here, seen outside the job's network namespace: {OWN}",
         ),
         ({"net": SERVED, "vantage": outside()}, "MASTER_PORT", "MASTER_PORT 29500 is free here, seen as root outside the job"),
         ({"net": SERVED, "ports": ports(listening=LOST)}, "MASTER_PORT", "29500 is free could not be read: denied"),

@@ -150,6 +150,23 @@ def test_what_the_user_runs_already(used: Any, namespace: str, run: Any, status:
         assert "much of that is taken" in found.message and found.measured["used"] == used
 
 
+@pytest.mark.parametrize(
+    ("most", "used", "taken"),
+    [
+        (20, 8, True),  # no more than half, and it leaves less than 8 ranks must have
+        (32, 16, False),  # half, and as much is left as they must have
+        (100, 51, True),
+        (100, 50, False),
+        (None, 1, True),  # what they take at most was there; another has a part of it
+    ],
+)
+def test_that_others_have_it_is_said_where_it_matters(most: float | None, used: int, taken: bool) -> None:
+    job = {Intent: f.job(ranks_per_node=8)}
+    enough = judged("pids", {Cgroups: groups(pids=cap(100)), **job}).evidence["enough"]
+    found = judged("pids", {Cgroups: groups(pids=cap(enough if most is None else most, used)), **job})
+    assert (found.status, "much of that is taken" in found.message) == (UNKNOWN, taken)
+
+
 def test_all_threads_of_the_machine_leave_enough() -> None:
     """However many of them are this user's, in whatever container."""
     user = f.vantage(capabilities=frozenset(), namespaces={"pid": "4026532900"})

@@ -116,7 +116,7 @@ def test_why_it_is_not_known(given: Run, words: str) -> None:
 def test_a_run_on_this_node_is_what_is_missing(check: Any) -> None:
     """``netdoctor allreduce`` waits for other nodes; preflight is the command that makes this run."""
     (found,) = judge(check, machine() | {Baseline: Unavailable("no budget"), PathRun: Unavailable("no budget")})
-    assert (found.status, found.how) == (Status.UNKNOWN, "netdoctor preflight")
+    assert (found.status, found.how) == (Status.UNKNOWN, "netdoctor preflight, with the all-reduce")
 
 
 @pytest.mark.parametrize(("why", "words"), [("seen as root", "seen as root: "), ("", "seen outside the job: ")])
