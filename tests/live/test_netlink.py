@@ -182,17 +182,18 @@ def test_names_are_resolved_by_the_c_library() -> None:
 
 
 PFC = """
-from netdoctor.host.helpers.netlink import NETLINK_ROUTE, Netlink, answer, dcb
+from netdoctor.host.helpers.netlink import NETLINK_ROUTE, Netlink, answer, dcb, pauses
 veth('eth0', '10.0.0.7/24')
 route = Netlink(NETLINK_ROUTE)
-say([dcb(route, "eth0").get("pfc"), dcb(route, "nosuch0").get("pfc"), [one.get("pfc") for one in answer({})["links"]]])
+say([dcb(route, "eth0").get("pfc"), dcb(route, "nosuch0").get("pfc"), [one.get("pfc") for one in answer({})["links"]],
+     pauses("nosuch0"), pauses("lo")])
 """
 
 
 def test_a_driver_without_dcb_tells_nothing_of_what_it_pauses() -> None:
     """The kernel's own refusals (EOPNOTSUPP, ENODEV) are no fault, and nothing that could not be read."""
-    none, gone, every = netlab.run(PFC)
-    assert (none, gone) == (None, None) and set(every) == {None}
+    none, gone, every, *paused = netlab.run(PFC)
+    assert (none, gone) == (None, None) and set(every) == {None} and paused == [None, None]
 
 
 # Two hosts with two rails in one subnet, a cable for each rail: no switch could keep them further apart.

@@ -162,6 +162,46 @@ def test_memory_that_no_process_explains_is_unknown(held: int, machine: str, wor
     assert words in found.message
 
 
+LOST, NEVER = Unavailable("timed out"), Unavailable("unsupported")
+BOB = {"processes": 1, "pids": (9,)}
+MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}
+INSTANCE = {"mig": True, "mig_uuids": ("MIG-a", "MIG-b")}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "users", "words"),
+    [
+        pytest.param({}, {}, "", id="free"),
+        pytest.param(BOB, {}, "", id="another job's"),
+        pytest.param(
+            BOB, {"unkillable": frozenset({9})}, "GPU-0 is held by somebody: a fault where it stays so", id="a dead one's"
+        ),
+        pytest.param(BOB, {"unkillable": frozenset({8})}, "", id="a dead one on no GPU"),
+        pytest.param({"memory_used": 70 << 30}, {}, "memory of GPU-0 is in use, and no process", id="nobody's memory"),
+        pytest.param({"memory_used": 70 << 30, **BOB}, {}, "", id="a process explains it"),
+        pytest.param({"memory_used": 70 << 30, "processes": LOST}, {}, "", id="whether one does was not read"),
+        pytest.param({"memory_used": 70 << 30}, {"initial_pids": False}, "", id="other containers are not seen"),
+        pytest.param({"memory_used": 70 << 30, **INSTANCE}, {}, "", id="instances"),
+        pytest.param({"memory_used": 256 << 20}, {}, "", id="as little as an idle one has"),
+        pytest.param({**BOB, **INSTANCE}, {"unkillable": frozenset({9})}, "", id="a dead one of an instance"),
+    ],
+)
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_the_node_has_left_of_the_last_job(
+    gpu: dict[str, Any], users: dict[str, Any], words: str, *, outside: bool
+) -> None:
+    gpu = {"uuid": "GPU-0", **gpu}
+    facts = {
+        Gpus: f.gpus(1, all=(f.gpu(0, **gpu),)),
+        GpuUsers: GpuUsers({9: "somebody"}, **{"initial_pids": True, **users}),
+        Vantage: replace(f.outside(), outside=outside),
+    }
+    found = f.judge(gpu_mapping, f.machine(facts))
+    assert found[-1].status is (Status.SKIP if outside else Status.UNKNOWN)
+    assert [(one.status, one.subject) for one in found[:-1]] == ([(Status.UNKNOWN, "GPUs in use")] if words else [])
+    assert words in found[0].message
+
+
 def in_use(gpu: dict[str, Any], *, pod: bool = False, variables: dict[str, str] | None = None, **more: Any) -> Finding:
     """What is said of the job's one GPU, which has these."""
     users = GpuUsers({9: "somebody"}, initial_pids=not pod, servers=more.pop("servers", frozenset()))
@@ -173,12 +213,6 @@ def in_use(gpu: dict[str, Any], *, pod: bool = False, variables: dict[str, str] 
     }
     (found,) = (one for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "GPUs in use")
     return found
-
-
-LOST, NEVER = Unavailable("timed out"), Unavailable("unsupported")
-BOB = {"processes": 1, "pids": (9,)}
-MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}
-INSTANCE = {"mig": True, "mig_uuids": ("MIG-a", "MIG-b")}
 
 
 @pytest.mark.parametrize(
