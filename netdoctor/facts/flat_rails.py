@@ -101,9 +101,9 @@ def _leads_by(name: str, beside: str, ways: Mapping[str, Any]) -> bool | Unavail
     if isinstance(row, Unavailable):
         return row
     found = route(beside, row.get("main") if isinstance(row, dict) else None)
-    return (
-        found if isinstance(found, Unavailable) and found.kind is not Kind.ABSENT else bool(found) and found.interface == name
-    )
+    if isinstance(found, Unavailable):
+        return False if found.kind is Kind.ABSENT else found
+    return found.interface == name
 
 
 def _neighbours(

@@ -3,7 +3,7 @@
 An ARP request passes the routing of what arrives (net/ipv4/arp.c, arp_process, ip_route_input): with strict rp_filter only on
 the interface by which the way back to its sender leads, which of several in one subnet is the first (ip-route(8)), unless rules
 choose by the rail's own address, or routes by that of the peer (a range of the subnet for each rail).  Nobody answers for the
-others, and RoCE resolves its peers by ARP (drivers/infiniband/core/addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).  Two network
+others, and RoCE resolves its peers by ARP (drivers/infiniband/core/addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).  Two
 namespaces with a cable for each rail show it (tests/live/test_netlink.py): with 1 the second rail's neighbour stays incomplete,
 with 2, or with such routes, it answers.
 """
