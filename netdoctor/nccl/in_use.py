@@ -50,7 +50,7 @@ def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:
         return _skip("libcuda shows the job no GPU")
     if strange := [seen.uuid for seen, gpu in pairs if gpu is None or isinstance(gpu.mig, Unavailable)]:
         return _unknown(f"NVML does not tell whose GPU {strange[0]} is: who uses it could not be read")
-    held = [gpu.uuid for gpu in here if gpu.held and not gpu.processes]
+    held = [gpu.uuid for gpu in here if gpu.unexplained]
     if held:
         why = "no process explains it" if users.initial_pids else "this PID namespace does not show by whom"
         return _unknown(f"memory of {', '.join(map(str, held))} is in use, and {why}", how="nvidia-smi; fuser -v /dev/nvidia*")
@@ -73,7 +73,7 @@ def left_behind(gpus: Gpus, users: GpuUsers) -> Iterator[Finding]:
     do_exit).  That a thread is blocked for minutes node.system says.  In other PID namespaces nobody is seen."""
     every = [gpu for gpu in gpus.all or () if gpu.mig is False]
     dead = [gpu for gpu in every if users.unkillable.intersection(gpu.pids or ())]
-    held = [gpu for gpu in every if gpu.held and gpu.processes == 0 and users.initial_pids]
+    held = [gpu for gpu in every if gpu.unexplained and gpu.processes == 0 and users.initial_pids]
     if dead:
         text = "; ".join(f"{gpu.uuid} is held by {users.of(gpu)}" for gpu in dead)
         yield _unknown(f"{text}: a fault where it stays so", how="nvidia-smi, again in a minute; drain the node then")
