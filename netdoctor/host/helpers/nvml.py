@@ -1,9 +1,9 @@
 """NVML: every GPU of the node, whatever CUDA_VISIBLE_DEVICES says.
 
-Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_total", "memory_used", "utilization", "processes",
-"pids", "graphics", "nvlinks", "mig", "mig_waits", "mig_uuids", "capability", "health", "fabric"}], "p2p": [[INDEX, INDEX, read,
-write, nvlink]], "confidential": {"on", "ready"}}; every field may be {"unavailable", "detail"}, and so may each of "health" and
-"fabric".
+Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_total", "memory_used", "utilization",
+"processes", "pids", "graphics", "nvlinks", "mig", "mig_waits", "mig_uuids", "capability", "health", "fabric"}], "p2p":
+[[INDEX, INDEX, read, write, nvlink]], "confidential": {"on", "ready"}}; every field may be {"unavailable", "detail"},
+and so may each of "health" and "fabric".
 """
 
 from __future__ import annotations
