@@ -15,10 +15,8 @@ from netdoctor.api import (
     Finding,
     Fix,
     Gift,
-    Gpu,
     Gpus,
     GpuUsers,
-    Kind,
     Launcher,
     Libraries,
     Pci,
@@ -32,6 +30,7 @@ from netdoctor.api import (
     devices,
     expectation,
     fail,
+    in_use,
     layers,
     missing,
     ok,
@@ -40,18 +39,12 @@ from netdoctor.api import (
     used_nccl,
 )
 
-RANKS, USED, GIVEN = "ranks", "GPUs in use", "GPUs that were given"
-MPS = "CUDA_MPS_PIPE_DIRECTORY"
+RANKS, GIVEN = "ranks", "GPUs that were given"
 PARTS = "name one MIG instance for each rank: CUDA_VISIBLE_DEVICES=MIG-UUID (nvidia-smi -L)"
 FIT = "see what NCCL makes of it: NCCL_DEBUG=WARN, netdoctor allreduce"
 MEND = Fix(
     "let the launcher give each rank a GPU of its own, or take CUDA_VISIBLE_DEVICES away and use the local rank",
     ("srun --gpus-per-task=1 --gpu-bind=single:1 …", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
-)
-WHOSE = Fix("see whose it is: another job's, or left behind by one that ended", ("nvidia-smi", "fuser -v /dev/nvidia*"))
-STUCK = Fix(
-    "no signal ends it: see where its threads stand; where they stay there, drain the node and reboot it",
-    ("cat /proc/PID/task/*/stack   # as root", "nvidia-smi"),
 )
 
 
@@ -62,6 +55,8 @@ def gpu_mapping(
     if (nothing := expectation.without_gpus(pci, gpus)) is not None:
         yield nothing
         return
+    if vantage.outside or not vantage.job_environment:
+        yield from in_use.left_behind(gpus, users)
     if vantage.outside:
         yield skip(f"who gets which GPU is the job's: {vantage.elsewhere}")
         return
@@ -74,7 +69,7 @@ def gpu_mapping(
         return
     yield _ranks(gpus, ranks, environ.launcher, used_nccl(libraries, run), layers.crowds(environ))
     yield _given(gpus, environ, vantage)
-    yield _used(gpus, users, ranks, environ)
+    yield in_use.judge(gpus, users, ranks, environ)
 
 
 def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavailable, crowds: bool) -> Finding:
@@ -145,55 +140,3 @@ def _others(text: str) -> Finding:
         loss=cost.SOMETIMES,
         fix=Fix("leave CUDA_VISIBLE_DEVICES to Slurm; ConstrainDevices=yes keeps others away", ("echo $CUDA_VISIBLE_DEVICES",)),
     )
-
-
-def _used(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Finding:
-    """Processes on the job's GPUs that are no ranks of it; an MPS server is there for everybody.
-
-    Of a GPU in MIG mode NVML tells the processes of all its instances (nvml.h, nvmlDeviceGetComputeRunningProcesses).
-    """
-    own, pairs = {one.pid for one in ranks.seen or ()}, gpus.of_the_job or ()
-    here = [gpu for _, gpu in pairs if gpu is not None and gpu.mig is False]
-    busy = [gpu for gpu in here if gpu.processes and not (gpu.pids and own.issuperset(gpu.pids))]
-    served = [gpu for gpu in busy if users.servers.intersection(gpu.pids or ())]
-    busy = [gpu for gpu in busy if gpu not in served]
-    if busy and (own or isinstance(ranks.seen, Unavailable)):
-        return unknown(f"{busy[0].uuid} is in use by {users.of(busy[0])}: of this job, or of another", subject=USED)
-    if busy and environ.get(MPS) and not users.initial_pids:
-        return skip("an MPS server shares the GPUs", subject=USED)
-    if busy:
-        dead = users.unkillable.issuperset(busy[0].pids or (0,))
-        return fail(
-            f"{', '.join(str(gpu.uuid) for gpu in busy)}: in use by {users.of(busy[0])}",
-            subject=USED,
-            loss=cost.MIGHT,
-            fix=STUCK if dead else WHOSE,
-        )
-    shares = skip("an MPS server shares the GPUs", subject=USED)
-    return shares if served or environ.get(MPS) else _seen_free(gpus, users, here)
-
-
-def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:
-    """No process was seen on them: whether there can be one all the same."""
-    pairs = gpus.of_the_job or ()
-    if not pairs:
-        return skip("libcuda shows the job no GPU", subject=USED)
-    if strange := [seen.uuid for seen, gpu in pairs if gpu is None or isinstance(gpu.mig, Unavailable)]:
-        return unknown(f"NVML does not tell whose GPU {strange[0]} is: who uses it could not be read", subject=USED)
-    held = [gpu.uuid for gpu in here if gpu.held and not gpu.processes]
-    if held:
-        why = "no process explains it" if users.initial_pids else "this PID namespace does not show by whom"
-        return unknown(
-            f"memory of {', '.join(map(str, held))} is in use, and {why}", subject=USED, how="nvidia-smi; fuser -v /dev/nvidia*"
-        )
-    lost = [one for gpu in here if isinstance(one := gpu.processes, Unavailable)]
-    if not users.initial_pids:  # of other PID namespaces NVML names no process: there memory alone tells
-        blind = missing(*(gpu.memory_used for gpu in here if not isinstance(gpu.processes, Unavailable)))
-        if blind is not None:
-            return unknown(f"this PID namespace does not show who uses the GPUs, nor does their memory: {blind}", subject=USED)
-    if lost:
-        real = [one for one in lost if one.kind is not Kind.UNSUPPORTED]
-        return (unknown if real else skip)(f"who uses the GPUs could not be read: {(real or lost)[0]}", subject=USED)
-    if not here:
-        return skip("GPUs in MIG mode: NVML tells the processes of all their instances", subject=USED)
-    return ok("nobody else computes on the job's GPUs", subject=USED)

@@ -52,7 +52,8 @@ from netdoctor.api import (
 )
 
 SUBJECT = "links"
-# One bit in 1e12: InfiniBand Architecture Specification volume 2 (bit error ratio of a link), IEEE 802.3 (10 Gb/s and more).
+# One bit in 1e12: what InfiniBand's specification allows, by NVIDIA's guide to cables (DGX SuperPOD, Widths and Rates) and by
+# ibdiagnet's default (--ber_thresh); as much in IEEE 802.3 from 10 Gb/s on.
 BIT_ERRORS = 1e-12
 FASTEST = 800.0  # Gb/s, where a rate is not known
 FEW = 1  # an error that stands alone says nothing

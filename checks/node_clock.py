@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from netdoctor.api import Clock, Finding, Fix, Kind, Quantity, Unavailable, Vantage, check, cost, expectation, fail, ok, unknown
 
 SUBJECT, SOURCE = "clock", "clock source"
+# The one on the board may show the time of any zone (hwclock --localtime), 14 hours ahead at most: two days are no zone.
+APART = 2 * 86400  # seconds
 # What no program reads without the kernel: of x86 the vDSO knows the TSC and the clocks of hypervisors (arch/x86/include/asm/
 # vdso/clocksource.h); hpet and acpi_pm are one device for all CPUs, each reading a microsecond and more.
 SLOW_SOURCES = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
@@ -45,6 +47,11 @@ def _time(clock: Clock, vantage: Vantage) -> Finding:
         return fail(text, subject=SUBJECT, loss=cost.SOMETIMES, fix=fix)
     if isinstance(clock.early, Unavailable):
         return unknown(f"the time could not be read: {clock.early}", subject=SUBJECT, how="date")
+    if clock.kept is not True and clock.ahead and abs(clock.ahead) >= APART:
+        word = "behind" if clock.ahead < 0 else "ahead of"
+        text = f"the clock is days {word} the one on the board, and nothing keeps it in time: one of the two is wrong"
+        how = "date -u; hwclock --show --utc; chronyc tracking"
+        return unknown(text, subject=SUBJECT, how=how, measured={"ahead": Quantity(float(clock.ahead), "s")})
     if isinstance(clock.kept, Unavailable):
         note = f"whether something keeps the clock in time, the kernel does not say here: {clock.kept}"
         return ok("the clock shows a possible time", subject=SUBJECT, notes=(note,))

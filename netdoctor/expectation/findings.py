@@ -203,6 +203,12 @@ _FIXES: Final = {
     Quantity.DSCP: (_QOS, "dcb app show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
     Quantity.TRUST: (_QOS, "mlnx_qos -i INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE --trust dscp"),
     Quantity.SHARES: (_QOS, "dcb ets show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
+    Quantity.PAUSE: (
+        "pause on its port and on the switch's what the other rails pause: what is not paused is dropped where it is crowded",
+        "ethtool -a INTERFACE   # of {0}: rdma link show | grep {0}",
+        "ethtool -A INTERFACE rx on tx on",
+    ),
+    Quantity.BUFFERS: (_QOS, "dcb buffer show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
     Quantity.ECN: (
         "let its port tell of congestion and heed it on the priorities of the other rails",
         "grep . /sys/class/net/INTERFACE/ecn/roce_*/enable/*   # of {0}: rdma link show | grep {0}",

@@ -53,6 +53,8 @@ class Quantity(Enum):
     TRUST = ("what tells it the priority of a packet", "{}", False)
     SHARES = ("shares of its priorities (ETS)", "{}", False)
     ECN = ("priorities with ECN", "{}", False)
+    PAUSE = ("pauses of all priorities at once", "{}", False)
+    BUFFERS = ("buffer of each priority", "{}", False)
     PKEY = ("partition key", "0x{:04x}", False)
     FAMILIES = ("address families of its GIDs", "{}", False)
     THERE = ("place on PCI", "{}", False)

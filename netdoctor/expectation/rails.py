@@ -12,6 +12,7 @@ from typing import Final
 from netdoctor.expectation import bonds
 from netdoctor.expectation.model import FEW, Part, Quantity, Value
 from netdoctor.expectation.parts import gpu_devices, gpu_name, numa_beside_its_port
+from netdoctor.facts import dcb
 from netdoctor.facts.net import ELSEWHERE, Link, LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import Rdma, RdmaDevice
@@ -33,6 +34,8 @@ _QOS: Final = {
     "trust": Quantity.TRUST,
     "ets": Quantity.SHARES,
     "ecn": Quantity.ECN,
+    "pause": Quantity.PAUSE,
+    "buffers": Quantity.BUFFERS,
 }
 
 _Kind = tuple[object, ...]
@@ -329,7 +332,7 @@ def _of_interface(port: RdmaPort, net: Net) -> dict[Quantity, Value | None | Una
     has: dict[Quantity, Value | None | Unavailable] = {
         Quantity.MTU: link.mtu,
         Quantity.INTERFACE: state,
-        **{_QOS[name]: text for name, text in link.qos.texts().items()},
+        **{_QOS[name]: text for name, text in dcb.together(one.qos for one in net.cards(link)).items()},
     }
     if (bond := bonds.of(link, net)) is not None:
         has[Quantity.BOND] = bond.carry

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
 from netdoctor.host.base import Host, names, read, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, missing
 
 PRIORITIES: Final = 8
 NONE: Final = "(none)"
@@ -28,6 +28,16 @@ class Qos:
     trust: str | None | Unavailable = None  # by what it tells the priority of a packet: "pcp", "dscp"
     # Priorities on which it tells senders of congestion (np), and on which it slows down where it is told (rp): a bit each.
     ecn: tuple[int, int] | None | Unavailable = None
+    # Whether it heeds and sends frames that pause all priorities at once (IEEE 802.3, ethtool -a).
+    pause: tuple[bool, bool] | None | Unavailable = None
+    buffers: tuple[int, ...] | None | Unavailable = None  # of each priority, the card's buffer for what arrives by it
+
+    @property
+    def pauses_all(self) -> bool | None | Unavailable:
+        """A port sends either kind of frame (ConnectX manuals, Lossless TCP): where a priority has its own, none of these."""
+        if self.pfc or isinstance(self.pfc, Unavailable) or self.pause is None:
+            return self.pfc if isinstance(self.pfc, Unavailable) else None
+        return self.pause if isinstance(self.pause, Unavailable) else self.pause == (True, True)
 
     @property
     def trusts(self) -> str | None | Unavailable:
@@ -50,7 +60,21 @@ class Qos:
             "trust": self.trust,
             "ets": _text(_sending, self.shares),
             "ecn": _text(_points, self.ecn),
+            "pause": None if self.pfc else _text(_both, self.pause),
+            "buffers": _text(_buffers, self.buffers),
         }
+
+
+def together(some: Iterable[Qos]) -> dict[str, str | None | Unavailable]:
+    """The texts of the ports of a bond: one where they are alike, else each in turn."""
+    texts = [one.texts() for one in some]
+    out: dict[str, str | None | Unavailable] = {}
+    for name in texts[0] if texts else ():
+        each = [text[name] for text in texts]
+        known = dict.fromkeys(one for one in each if isinstance(one, str))
+        lost = missing(*each)
+        out[name] = lost if lost is not None else None if None in each else " / ".join(known)
+    return out
 
 
 def _text(words: Callable[[Any], str], one: object) -> str | None | Unavailable:
@@ -78,9 +102,19 @@ def _points(each: Any) -> str:
     return told if told == heeded else f"{told} told of, {heeded} heeded"
 
 
+def _both(each: Any) -> str:
+    heeds, sends = ("on" if one else "off" for one in each)
+    return f"rx {heeds}, tx {sends}"
+
+
+def _buffers(each: Any) -> str:
+    return " ".join(f"{priority}:{buffer}" for priority, buffer in enumerate(each))
+
+
 def told(row: dict[str, Any]) -> Qos:
     """Of an interface's entry of ask:netlink."""
-    return Qos(paused(row.get("pfc")), priorities(row.get("dscp")), shares(row.get("ets")))
+    qos = Qos(paused(row.get("pfc")), priorities(row.get("dscp")), shares(row.get("ets")))
+    return replace(qos, pause=all_paused(row.get("pause")), buffers=buffers(row.get("buffers")))
 
 
 def with_sysfs(host: Host, qos: Qos, base: str) -> Qos:
@@ -117,6 +151,25 @@ def paused(told: Any) -> int | None | Unavailable:
     if isinstance(found, int) and not 0 <= found < 1 << PRIORITIES:
         return Unavailable(Kind.MALFORMED, f"ask:netlink: pfc: {found}")
     return found
+
+
+def all_paused(told: Any) -> tuple[bool, bool] | None | Unavailable:
+    """None: the driver does not say, or an older recording did not ask."""
+    both: list[Any] | None | Unavailable = None if told is None else value(told, list, "ask:netlink: pause")
+    if not isinstance(both, list):
+        return both
+    if len(both) != 2 or not all(type(one) is bool for one in both):
+        return Unavailable(Kind.MALFORMED, "ask:netlink: pause")
+    return both[0], both[1]
+
+
+def buffers(told: Any) -> tuple[int, ...] | None | Unavailable:
+    each: list[Any] | None | Unavailable = None if told is None else value(told, list, "ask:netlink: buffers")
+    if not isinstance(each, list):
+        return each
+    if len(each) != PRIORITIES or not all(type(one) is int and 0 <= one < 256 for one in each):
+        return Unavailable(Kind.MALFORMED, "ask:netlink: buffers")
+    return tuple(each)
 
 
 def priorities(told: Any) -> tuple[tuple[int, int], ...] | None | Unavailable:

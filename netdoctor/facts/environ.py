@@ -204,7 +204,8 @@ def _launcher(host: Host, variables: Mapping[str, str], hosts: tuple[str, ...] |
     """Where nothing else tells how many nodes there are, the list of them does."""
     told = section(host, "launch")
     around = detect(variables)
-    # Torque counts one node where processes alone were asked for (-l procs=16), however many hosts have them.
+    # Torque counts one node where none were asked for (-l procs=16), however many hosts have the processes: src/resmom/
+    # start_exec.c, InitUserEnv.
     if hosts and (around.nodes_unsaid or (around.name == "pbs" and len(hosts) > (around.nodes or 0))):
         around = replace(around, nodes=len(hosts))
     return in_command(around, told) if told else around

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_address, ip_interface, ip_network
-from typing import Final
+from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.net import Link, Net
+from netdoctor.facts.peers import route, routes_to
 from netdoctor.facts.rdma import Rdma
 from netdoctor.host.base import Host, mapping, question, read, read_int, value
-from netdoctor.model import Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing
 
 _CONF: Final = "/proc/sys/net/ipv4/conf"
 # proc_pid_net(5): address, type, flags (0x0: incomplete; 0x4: permanent, linux/if_arp.h), MAC, mask, device
@@ -28,6 +30,7 @@ class Rail:
     address: str
     strict: bool | Unavailable  # rp_filter 1: a packet must come in where the way back to its sender leads out
     by_source: bool | Unavailable  # a rule chooses the way back by this rail's own address
+    own_way: bool | Unavailable  # to an address beside its own the route leads by this rail
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,14 @@ def probe(host: Host, net: Net, rdma: Rdma) -> FlatRails | Unavailable:
     network, held = max(by.items(), key=lambda item: len(item[1]), default=("", []))
     if len({link.name for link, _ in held}) < 2:
         return FlatRails("")
-    sources = _sources(host)
-    rails = tuple(Rail(link.name, ip, _strict(host, link.name), _by_source(ip, sources)) for link, ip in held)
-    silent, fixed = _neighbours(host, IPv4Network(network), {rail.name for rail in rails})
+    sources, whole = _sources(host), IPv4Network(network)
+    beside = {ip: _beside(ip, whole, [one for _, one in held]) for _, ip in held}
+    ways = routes_to(host, [one for one in beside.values() if one])
+    rails = tuple(
+        Rail(link.name, ip, _strict(host, link.name), _by_source(ip, sources), _leads_by(link.name, beside[ip], ways))
+        for link, ip in held
+    )
+    silent, fixed = _neighbours(host, whole, {rail.name for rail in rails})
     return FlatRails(network, rails, silent, fixed)
 
 
@@ -79,6 +87,23 @@ def _by_source(ip: str, sources: list[str] | Unavailable) -> bool | Unavailable:
         return any(ip_address(ip) in ip_network(str(one), strict=False) for one in sources)
     except ValueError:
         return False
+
+
+def _beside(ip: str, network: IPv4Network, own: list[str]) -> str:
+    """Of the network's addresses one close to it, as its rail's peers have where each rail has a range; "": there is none."""
+    taken = {*map(ip_address, own), network.network_address, network.broadcast_address}
+    near = (ip_address(int(ip_address(ip)) ^ 1 << bit) for bit in range(32 - network.prefixlen))
+    return next((str(one) for one in near if one not in taken), "")
+
+
+def _leads_by(name: str, beside: str, ways: Mapping[str, Any]) -> bool | Unavailable:
+    row = ways.get(beside)
+    if isinstance(row, Unavailable):
+        return row
+    found = route(beside, row.get("main") if isinstance(row, dict) else None)
+    if isinstance(found, Unavailable):
+        return False if found.kind is Kind.ABSENT else found
+    return found.interface == name
 
 
 def _neighbours(

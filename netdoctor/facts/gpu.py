@@ -35,11 +35,17 @@ class Gpu:
     capability: tuple[int, int] | Unavailable  # compute capability, (9, 0)
     mig_uuids: tuple[str, ...] | Unavailable = ()  # MIG-… of its instances
     pids: tuple[int, ...] | Unavailable = ()  # of `processes`, in the initial PID namespace
+    graphics: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # processes that draw: a desktop's
 
     @property
     def held(self) -> bool:
         """Whether so much of its memory is in use that somebody must compute on it; False where that is not known."""
         return isinstance(self.memory_used, int) and self.memory_used > IDLE
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether memory of it is in use, and NVML names neither a process that computes nor one that draws."""
+        return self.held and not self.processes and not self.graphics
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ def _gpu(host: Host, one: dict[str, Any], position: int) -> Gpu:
         capability=capability if isinstance(capability, Unavailable) else _pair(capability),
         mig_uuids=instances if isinstance(instances, Unavailable) else tuple(map(str, instances)),
         pids=pids if isinstance(pids, Unavailable) else tuple(p for p in pids if type(p) is int and 0 < p < 1 << 22),
+        graphics=of("graphics", int),
     )
 
 

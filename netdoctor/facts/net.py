@@ -116,6 +116,10 @@ class Net(Fact):
             todo += [other for other in self.links or () if other.controller == one.index or other.index == one.lower]
         return tuple(one for one in found.values() if one.kind in _WITH_CABLE)
 
+    def cards(self, link: Link) -> tuple[Link, ...]:
+        """Of these the cards' own: the ports of a bond, what is below a VLAN."""
+        return tuple(one for one in self.cables(link) if one.kind is None)
+
     @property
     def master_is_here(self) -> bool | Unavailable:
         """Whether node 0, where a variable names it, is this node."""

@@ -2,9 +2,10 @@
 
 An ARP request passes the routing of what arrives (net/ipv4/arp.c, arp_process, ip_route_input): with strict rp_filter only on
 the interface by which the way back to its sender leads, which of several in one subnet is the first (ip-route(8)), unless rules
-choose by the rail's own address.  Nobody answers for the others, and RoCE resolves its peers by ARP (drivers/infiniband/core/
-addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).  Two network namespaces with a cable for each rail show it (tests/live/
-test_netlink.py): with 1 the second rail's neighbour stays incomplete, with 2 it answers.
+choose by the rail's own address, or routes by that of the peer (a range of the subnet for each rail).  Nobody answers for the
+others, and RoCE resolves its peers by ARP (drivers/infiniband/core/addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).  Two
+namespaces with a cable for each rail show it (tests/live/test_netlink.py): with 1 the second rail's neighbour stays incomplete,
+with 2, or with such routes, it answers.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ def judge(flat: FlatRails, used: Collection[object]) -> Iterator[Finding]:
     if isinstance(flat.network, Unavailable) or len(rails) < 2:
         return  # what of interfaces and ports could not be read, others say
     shut = [rail.name for rail in rails if rail.strict is True and rail.by_source is False]
+    deaf = [rail.name for rail in rails if rail.name in shut and rail.own_way is False]
     lost = missing(*(one for rail in rails for one in (rail.strict, rail.by_source)))
+    lost = missing(lost, *(rail.own_way for rail in rails if rail.name in shut)) if len(shut) > 1 else lost
     text = f"{count(len(rails), 'rail')} are in {flat.network}"
-    if len(shut) > 1:
+    if len(shut) > 1 and deaf:  # the first hears all; where each has a range of the subnet, all do
         said = f"{text}, and strict rp_filter drops the ARP that comes in on any but the first"
         silent = flat.incomplete or ()
         found = Finding(

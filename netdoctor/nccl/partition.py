@@ -2,8 +2,8 @@
 
 NCCL takes the entry of the port's P_Key table that NCCL_IB_PKEY names by its index (src/transport/net_ib, pkey_index of
 ibv_qp_attr; 0 by default).  The highest bit of a key is full membership: two limited members of a partition send each other
-nothing (InfiniBand Architecture Specification, volume 1, 10.9.3: a limited member accepts from full members alone).  What the
-other nodes are, one node does not show: a limited member among full ones works, and all nodes of one kind seldom differ.
+nothing (NVIDIA WinOF-2, PKey Membership Types; drivers/infiniband/hw/hfi1/hfi.h, ingress_pkey_matches_entry).  What the other
+nodes are, one node does not show: a limited member among full ones works, and all nodes of one kind seldom differ.
 """
 
 from __future__ import annotations

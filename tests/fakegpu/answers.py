@@ -147,6 +147,7 @@ def _nvml_device(machine: Machine, index: int, gpu: Gpu) -> dict[str, Any]:
         "utilization": gpu.state.get("utilization", 0),
         "processes": gpu.state.get("processes", 0),
         "pids": [],
+        "graphics": gpu.state.get("graphics", 0),
         "nvlinks": [link.up for link in gpu.nvlinks],
         "mig": False,
         "mig_waits": bool(gpu.state.get("mig.pending", 0)),

@@ -137,6 +137,18 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, Process *o
     return 0;
 }
 
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, unsigned *count, Process *out)
+{
+    CHECK(INDEX(h), "graphics");
+    unsigned have = number(INDEX(h), "graphics", 0), room = *count;
+    *count = have;
+    if (have > room)
+        return TOO_SMALL;
+    for (unsigned i = 0; i < have; i++)
+        out[i] = (Process){number(INDEX(h), "pid", 1000) + i, 1 << 20, ~0u, ~0u};
+    return 0;
+}
+
 int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *pending)
 {
     CHECK(INDEX(h), "mig");

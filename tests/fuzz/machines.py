@@ -81,6 +81,7 @@ class _Driver:
 def dcb_seeds() -> list[bytes]:
     apps = b"".join(netlink.attribute(1, bytes((5, n % 8, n, 0))) for n in range(64))
     settings = netlink.attribute(1, bytes(59)) + netlink.attribute(2, bytes((8, 8)) + bytes(134)) + netlink.attribute(3, apps)
+    settings += netlink.attribute(10, bytes(44))
     return [bytes(4) + netlink.attribute(1, b"eth0\0") + netlink.attribute(13, settings)]
 
 
@@ -90,6 +91,7 @@ def read_dcb(data: bytes) -> None:
     dcb.paused(told.get("pfc"))
     dcb.priorities(told.get("dscp"))
     dcb.shares(told.get("ets"))
+    dcb.together([dcb.told(told)])
     text = data.decode("utf-8", "replace")
     files = {
         f"file:/n/{name}": text for name in ("qos/trust", *(f"ecn/roce_{p}/enable/{n}" for p in ("np", "rp") for n in range(8)))

@@ -182,23 +182,25 @@ def test_names_are_resolved_by_the_c_library() -> None:
 
 
 PFC = """
-from netdoctor.host.helpers.netlink import NETLINK_ROUTE, Netlink, answer, dcb
+from netdoctor.host.helpers.netlink import NETLINK_ROUTE, Netlink, answer, dcb, pauses
 veth('eth0', '10.0.0.7/24')
 route = Netlink(NETLINK_ROUTE)
-say([dcb(route, "eth0").get("pfc"), dcb(route, "nosuch0").get("pfc"), [one.get("pfc") for one in answer({})["links"]]])
+say([dcb(route, "eth0").get("pfc"), dcb(route, "nosuch0").get("pfc"), [one.get("pfc") for one in answer({})["links"]],
+     pauses("nosuch0"), pauses("lo")])
 """
 
 
 def test_a_driver_without_dcb_tells_nothing_of_what_it_pauses() -> None:
     """The kernel's own refusals (EOPNOTSUPP, ENODEV) are no fault, and nothing that could not be read."""
-    none, gone, every = netlab.run(PFC)
-    assert (none, gone) == (None, None) and set(every) == {None}
+    none, gone, every, *paused = netlab.run(PFC)
+    assert (none, gone) == (None, None) and set(every) == {None} and paused == [None, None]
 
 
 # Two hosts with two rails in one subnet, a cable for each rail: no switch could keep them further apart.
 RAILS = """
 import signal, socket
-from netdoctor.facts.flat_rails import _neighbours
+from netdoctor.facts.flat_rails import _beside, _leads_by, _neighbours
+from netdoctor.facts.peers import routes_to
 from netdoctor.host.live import LiveHost
 from ipaddress import IPv4Network
 sh("ip link set lo up")
@@ -223,6 +225,20 @@ def asked(strict):
 found = [asked(1), asked(2)]
 sh("ip neigh replace 10.5.0.22 lladdr 02:00:00:00:00:01 dev r2 nud permanent")
 found.append(_neighbours(LiveHost(), IPv4Network("10.5.0.0/24"), {"r1", "r2"}))
+sh("ip neigh del 10.5.0.22 dev r2")
+host, whole, own = LiveHost(), IPv4Network("10.5.0.0/24"), ["10.5.0.11", "10.5.0.12"]
+def ways():
+    beside = [_beside(ip, whole, own) for ip in own]
+    told = routes_to(host, beside)
+    return [_leads_by(f"r{n}", ip, told) for n, ip in enumerate(beside, 1)]
+found.append(ways())
+for n in (1, 2):  # a route to each of the others by its own rail, as to a range
+    sh(f"{there} ip route add 10.5.0.1{n}/32 dev r{n}")
+found.append(asked(1))
+for n, ip in enumerate((_beside(ip, whole, own) for ip in own), 1):
+    sh(f"ip route add {ip}/32 dev r{n}")
+host = LiveHost()
+found.append(ways())
 os.kill(other.pid, signal.SIGKILL)
 say(found)
 """
@@ -230,5 +246,6 @@ say(found)
 
 def test_strict_rp_filter_hears_arp_on_one_rail_of_a_subnet() -> None:
     """So says the rule of netdoctor/nccl/one_subnet.py, of this kernel."""
-    strict, loose, written = netlab.run(RAILS)
+    strict, loose, written, flat, routed, ranges = netlab.run(RAILS)
     assert strict == [["10.5.0.22"], []] and loose == [[], []] and written == [[], ["10.5.0.22"]]
+    assert flat == [True, False] and routed == [[], []] and ranges == [True, True]

@@ -96,6 +96,17 @@ def test_where_nothing_can_be_written_the_report_is_printed(tmp_path: pathlib.Pa
     assert "net.port_range" in done.stdout and f"on {tmp_path}) did not answer" in done.stderr
 
 
+def test_the_folder_of_the_checkpoints(tmp_path: pathlib.Path) -> None:
+    folder, config = tmp_path / "ckpt", tmp_path / "config.yaml"
+    folder.mkdir()
+    config.write_text(f"job: {{nodes: 1, paths: [{folder}/run7]}}\n")
+    words = ("preflight", "-q", "--no-allreduce", "--only", "node.folders", "-f", "json", "--vantage", "job")
+    done = look(folder, "HOME", "ada", *words, "--config", str(config))
+    (found,) = json.loads(done.stdout)["checks"][0]["findings"]
+    assert (found["status"], found["subject"]) == ("unknown", f"{folder}/run7")
+    assert f"(fuse.silent of netdoctor-silent on {folder})" in found["message"], found
+
+
 FROZEN = """
 set -e
 mkfs.ext4 -q {disk}; mkdir -p {at}; mount -o loop {disk} {at}; mount -t tmpfs none /var/lib

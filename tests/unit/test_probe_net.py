@@ -1,5 +1,6 @@
 """Interfaces, routes, peers and ports out of recorded answers."""
 
+import ctypes
 import errno
 import struct
 from typing import Any
@@ -290,6 +291,21 @@ def test_the_priority_of_a_dscp(told: dict[str, Any], priorities: object) -> Non
     assert (found.kind if isinstance(found, Unavailable) else found) == priorities
 
 
+@pytest.mark.parametrize(
+    ("told", "pause", "buffers"),
+    [
+        ({}, None, None),
+        ({"pause": [True, False], "buffers": [0] * 7 + [1]}, (True, False), (0, 0, 0, 0, 0, 0, 0, 1)),
+        *(({"pause": odd}, Kind.MALFORMED, None) for odd in ([True], [1, 0], [True] * 3, "on", {"rx": True})),
+        *(({"buffers": odd}, None, Kind.MALFORMED) for odd in ([0] * 7, [True] * 8, [256] * 8, [-1] * 8, "0", {"0": 0})),
+        ({"pause": {"unavailable": "denied", "detail": "x"}}, Kind.DENIED, None),
+    ],
+)
+def test_pauses_of_all_and_buffers(told: dict[str, Any], pause: object, buffers: object) -> None:
+    qos = dcb.told(told)
+    assert [one.kind if isinstance(one, Unavailable) else one for one in (qos.pause, qos.buffers)] == [pause, buffers]
+
+
 class FakeDriver:
     """What no card here does: it answers DCB_CMD_IEEE_GET (net/dcb/dcbnl.c, dcbnl_ieee_fill)."""
 
@@ -335,3 +351,26 @@ def test_the_kernels_word_for_shares() -> None:
     driver.ask = lambda *_, **__: [bytes(4) + netlink.attribute(13, netlink.attribute(1, settings))]
     ets = {"shares": list(range(8)), "kinds": [2, 0] * 4, "classes": list(range(7, -1, -1))}
     assert netlink.dcb(driver, "eth0") == {"ets": ets}
+
+
+def test_the_kernels_word_for_buffers_and_pauses_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """struct dcbnl_buffer: prio2buffer, eight sizes, the sum of them; struct ethtool_pauseparam: cmd, autoneg, rx, tx."""
+
+    def ioctl(_: object, number: int, request: bytes) -> None:
+        name, at = struct.unpack("=16sQ16x", request)
+        asked = (ctypes.c_uint32 * 4).from_address(at)
+        assert (number, name.rstrip(b"\0"), list(asked)) == (0x8946, b"nosuch0", [0x12, 0, 0, 0])
+        if isinstance(driver.settings, int):
+            raise OSError(driver.settings, "as the kernel refuses")
+        asked[2:] = [1, 0]
+
+    monkeypatch.setattr(netlink.fcntl, "ioctl", ioctl)
+    driver: Any = FakeDriver(netlink.attribute(2, bytes((8, 0b1000)) + bytes(134)) + netlink.attribute(10, bytes(range(44))))
+    told = netlink.dcb(driver, "nosuch0")
+    assert (told["pfc"], told["pause"], told["buffers"]) == (8, [True, False], list(range(8)))
+    driver = FakeDriver(netlink.attribute(10, bytes(44)))
+    assert "pause" not in netlink.dcb(driver, "nosuch0"), "who tells no DCB is not asked"
+    for number, said in ((errno.EOPNOTSUPP, None), (errno.ENODEV, None), (errno.EPERM, "denied"), (errno.EIO, "failed")):
+        driver = FakeDriver(number)
+        found = netlink.pauses("nosuch0")
+        assert (found["unavailable"] if isinstance(found, dict) else found) == said

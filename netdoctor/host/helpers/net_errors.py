@@ -35,7 +35,7 @@ STATS = (
 FIRST = 4
 EVERY = 0.1  # seconds until it sees that it was told
 CLASS = "/sys/class/infiniband"
-# Of PortCounters (InfiniBand Architecture Specification 16.1.3.5), with the value at which each stays.
+# Of PortCounters, with the value at which each stays (drivers/infiniband/hw/qib/qib_mad.c, pma_get_portcounters).
 PMA = {
     "symbol_error": 65535,
     "link_error_recovery": 255,

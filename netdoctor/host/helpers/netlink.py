@@ -3,7 +3,7 @@
 Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered; ``rules`` = 4: with
 it only rules of IPv4's routing.  Answers::
 
-    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc", "dscp", "ets"}]
+    {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc", …}]
      "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
      "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
@@ -15,7 +15,9 @@ What lies on another interface of this namespace (a VLAN, a macvlan) also has it
 ``modes`` is what ethtool(8) says of a physical interface, where its driver does: {"supported", "advertised", "partner"}, each
 numbers of enum ethtool_link_mode_bit_indices.  ``pfc`` is the priorities, a bit each, whose frames it pauses (IEEE 802.1Qbb),
 ``dscp`` the priority of each DSCP that is given one, ``ets`` the traffic class of each priority, and of each class how it sends
-and its share (tc_tsa, tc_tx_bw), where the driver tells DCB netlink (net/dcb/dcbnl.c, dcbnl_ieee_get, which anybody may ask).
+and its share (tc_tsa, tc_tx_bw), ``buffers`` the buffer of each priority, where the driver tells DCB netlink (net/dcb/dcbnl.c,
+dcbnl_ieee_get, which anybody may ask).  Of these alone ``pause``: whether it heeds and sends frames that pause all priorities
+(ethtool -a); mlx5's virtual functions tell no DCB, and fill the kernel's log where asked (mlx5e_ethtool_get_pauseparam).
 
 where ROUTE is {"oif", "source", "gateway", "kind"} or {"error": errno name}.  ``via`` asks with each interface given (RTA_OIF)
 for the matching entry of the routing table (RTM_F_FIB_MATCH) and holds the interfaces that have one longer than the default
@@ -44,10 +46,10 @@ FRA_SRC = 2  # linux/fib_rules.h
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 # linux/dcbnl.h
 RTM_GETDCB, DCB_CMD_IEEE_GET, DCB_ATTR_IFNAME, DCB_ATTR_IEEE, DCB_ATTR_IEEE_PFC = 78, 21, 1, 13, 2
-DCB_ATTR_IEEE_ETS, DCB_ATTR_IEEE_APP_TABLE, IEEE_8021QAZ_APP_SEL_DSCP = 1, 3, 5
+DCB_ATTR_IEEE_ETS, DCB_ATTR_IEEE_APP_TABLE, IEEE_8021QAZ_APP_SEL_DSCP, DCB_ATTR_DCB_BUFFER = 1, 3, 5, 10
 REQUEST, ACK, DUMP, DUMP_INTR = 0x1, 0x4, 0x300, 0x10
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_LINK_NETNSID = 1, 3, 4, 5, 10, 18, 37
-# Of a bond its mode, of its ports their state: linux/if_link.h, a byte each.
+# Of a bond its mode, of its ports their state: linux/if_link.h, a byte each
 IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA = 1, 2, 4, 5
 IFLA_BOND_MODE, IFLA_BOND_SLAVE_STATE = 1, 1
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_FLAGS = 1, 2, 3, 8
@@ -62,10 +64,10 @@ ROUTE_KINDS = {1: "unicast", 2: "local", 3: "broadcast", 5: "multicast", 6: "bla
 TCP_LISTEN = 10
 ELSEWHERE = {"4": "198.51.100.1", "6": "2001:db8::1"}  # documentation networks: only a default route leads there
 MAX_VIA = 64  # interfaces asked for a route of their own
-
-
-SIOCETHTOOL, ETHTOOL_GLINKSETTINGS, MODES_AT = 0x8946, 0x4C, 48  # linux/sockios.h, linux/ethtool.h: anybody may ask
+# linux/sockios.h, linux/ethtool.h: anybody may ask (net/ethtool/ioctl.c, dev_ethtool)
+SIOCETHTOOL, ETHTOOL_GPAUSEPARAM, ETHTOOL_GLINKSETTINGS, MODES_AT = 0x8946, 0x12, 0x4C, 48
 ETHERNET = 1  # ARPHRD_ETHER
+UNTOLD = (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL)  # the driver has no such thing
 
 
 class Netlink:
@@ -179,12 +181,16 @@ def dcb(route: Netlink, name: str) -> dict[str, Any]:
     try:
         told = route.ask(RTM_GETDCB, request, dump=False)
     except OSError as error:
-        return {} if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL) else {"pfc": refusal(error)}
+        return {} if error.errno in UNTOLD else {"pfc": refusal(error)}
     out: dict[str, Any] = {}
     for body in told:
         settings = attributes(attributes(body[4:]).get(DCB_ATTR_IEEE, b""))
         if len(one := settings.get(DCB_ATTR_IEEE_PFC, b"")) > 1:
             out["pfc"] = one[1]
+            if (both := pauses(name)) is not None:
+                out["pause"] = both
+        if len(one := settings.get(DCB_ATTR_DCB_BUFFER, b"")) >= 8:  # struct dcbnl_buffer begins with prio2buffer
+            out["buffers"] = list(one[:8])
         if len(one := settings.get(DCB_ATTR_IEEE_ETS, b"")) >= 35:  # willing, ets_cap, cbs, then eight bytes each
             out["ets"] = {"shares": list(one[3:11]), "kinds": list(one[19:27]), "classes": list(one[27:35])}
         apps = [app for _, app in each(settings.get(DCB_ATTR_IEEE_APP_TABLE, b"")) if len(app) == 4]
@@ -194,13 +200,22 @@ def dcb(route: Netlink, name: str) -> dict[str, Any]:
     return out
 
 
+def pauses(name: str) -> list[bool] | dict[str, str] | None:
+    """rx_pause and tx_pause of struct ethtool_pauseparam; None: it has none."""
+    told = array.array("I", (ETHTOOL_GPAUSEPARAM, 0, 0, 0))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
+            fcntl.ioctl(asking, SIOCETHTOOL, struct.pack("16sP16x", name.encode(), told.buffer_info()[0]))
+    except OSError as error:
+        return None if error.errno in UNTOLD else refusal(error)
+    return [bool(told[2]), bool(told[3])]
+
+
 def bonded(info: dict[int, bytes]) -> dict[str, int]:
     """What only bonds and their ports have."""
-    out = {}
-    for name, kind, data, one in (
-        ("bond_mode", IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_BOND_MODE),
-        ("bond_state", IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA, IFLA_BOND_SLAVE_STATE),
-    ):
+    out, mode = {}, ("bond_mode", IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_BOND_MODE)
+    state = ("bond_state", IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA, IFLA_BOND_SLAVE_STATE)
+    for name, kind, data, one in (mode, state):
         value = attributes(info.get(data, b"")).get(one, b"")
         if text(info.get(kind)) == "bond" and value:
             out[name] = value[0]
@@ -379,10 +394,6 @@ def look(parameters: dict[str, str]) -> object:
 
 
 def refusal(error: OSError) -> dict[str, str]:
-    kinds = {
-        errno.EACCES: "denied",
-        errno.EPERM: "denied",
-        errno.EAFNOSUPPORT: "unsupported",
-        errno.EPROTONOSUPPORT: "unsupported",
-    }
-    return {"unavailable": kinds.get(error.errno or 0, "failed"), "detail": f"netlink: {error}"}
+    denied, unsupported = (errno.EACCES, errno.EPERM), (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
+    kind = "denied" if error.errno in denied else "unsupported" if error.errno in unsupported else "failed"
+    return {"unavailable": kind, "detail": f"netlink: {error}"}

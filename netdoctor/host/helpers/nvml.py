@@ -1,9 +1,9 @@
 """NVML: every GPU of the node, whatever CUDA_VISIBLE_DEVICES says.
 
 Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_total", "memory_used", "utilization",
-"processes", "pids", "nvlinks", "mig", "mig_waits", "mig_uuids", "capability", "health", "fabric"}], "p2p": [[INDEX, INDEX,
-read, write, nvlink]], "confidential": {"on", "ready"}}; every field may be {"unavailable", "detail"}, and so may each of
-"health" and "fabric".
+"processes", "pids", "graphics", "nvlinks", "mig", "mig_waits", "mig_uuids", "capability", "health", "fabric"}], "p2p":
+[[INDEX, INDEX, read, write, nvlink]], "confidential": {"on", "ready"}}; every field may be {"unavailable", "detail"},
+and so may each of "health" and "fabric".
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def device(n: Any, index: int) -> dict[str, Any]:
     memory = memory_of(n, handle)
     rates = field(n, n.nvmlDeviceGetUtilizationRates, handle)
     processes = field(n, n.nvmlDeviceGetComputeRunningProcesses, handle)
+    drawing = field(n, n.nvmlDeviceGetGraphicsRunningProcesses, handle)
     mig = field(n, n.nvmlDeviceGetMigMode, handle)
     if isinstance(mig, dict) and mig.get("code") == n.NVML_ERROR_NOT_SUPPORTED:
         mig = (0, 0)  # this GPU cannot do MIG
@@ -93,6 +94,7 @@ def device(n: Any, index: int) -> dict[str, Any]:
         "utilization": rates if isinstance(rates, dict) else rates.gpu,
         "processes": processes if isinstance(processes, dict) else len(processes),
         "pids": processes if isinstance(processes, dict) else [one.pid for one in processes],
+        "graphics": drawing if isinstance(drawing, dict) else len(drawing),
         "nvlinks": nvlinks(n, handle),
         "mig": on,
         "mig_waits": mig if isinstance(mig, dict) else mig[0] != mig[1],

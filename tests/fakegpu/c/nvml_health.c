@@ -50,8 +50,8 @@ struct process {
   u64 memory;
   unsigned gpu_instance, compute_instance;
 };
-static int processes(struct device *d, unsigned *count, struct process *out) {
-  unsigned room = *count, there = of(d, 0, "processes");
+static int processes(struct device *d, const char *which, unsigned *count, struct process *out) {
+  unsigned room = *count, there = of(d, 0, which);
   *count = there;
   if (there > room) return INSUFFICIENT_SIZE;
   for (unsigned i = 0; i < there; i++) out[i] = (struct process){4242 + i, used(d) / there, ~0u, ~0u};
@@ -59,9 +59,14 @@ static int processes(struct device *d, unsigned *count, struct process *out) {
 }
 API int nvmlDeviceGetComputeRunningProcesses_v2(struct device *d, unsigned *count, struct process *out) {
   ENTER_GPU(d);
-  return processes(d, count, out);
+  return processes(d, "processes", count, out);
 }
 SAME(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetComputeRunningProcesses_v2);
+API int nvmlDeviceGetGraphicsRunningProcesses_v2(struct device *d, unsigned *count, struct process *out) {
+  ENTER_GPU(d);
+  return processes(d, "graphics", count, out);
+}
+SAME(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses_v2);
 
 /* ECC; "gpu.N.consumer": a card that has neither ECC nor what comes with it */
 #define ENTER_ECC(d) \

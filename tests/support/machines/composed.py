@@ -47,7 +47,7 @@ _HOST: Final = frozenset(
     (
         *("name", "kernel", "arm", "resolves", "python", "bootstrap", "plugin", "inside", "bandwidth", "exit_code"),
         *("container", "uid", "capabilities", "memlock", "cgroup", "shm", "environment", "sysctls", "files"),
-        *("kmsg", "clock", "imex", "dcgm"),
+        *("kmsg", "clock", "imex", "dcgm", "qos"),
         "modalias",  # of the processor: what it can, and whether a hypervisor is below it
         *("instance",),  # the cloud's name of its type, as cloud-init was told
         *("given", "mig"),  # GPUs that a container or a cgroup gives, by number; whether they are in MIG mode
@@ -183,7 +183,10 @@ class Composed:
         return {"source": "/dev/kmsg", "complete": True, "events": events, "system": own, "left_out": 0}
 
     def _netlink(self) -> dict[str, Any]:
+        """host.qos: what every card's driver tells of its quality of service."""
         told: Any = answers.netlink(self.machine, listening=(22, 111))
+        for one in told["links"]:
+            one.update(self.told.get("qos", {}) if one["kind"] is None and one["name"] != "lo" else {})
         if self.machine.default is not None and ":" in self.machine.default[1]:
             told["default"] = {"4": told["default"]["6"], "6": told["default"]["4"]}
         return dict(told)

@@ -25,18 +25,19 @@ _HOLD = "echo ready; read line"
 
 
 class Hosts:
-    """`count` hosts h0, h1 … with 10.99.0.1, .2 … (/24)."""
+    """`count` hosts h0, h1 … with 10.99.0.1, .2 … (/24), or with fd00:99::1, ::2 … (/64) alone."""
 
-    def __init__(self, count: int, folder: Path) -> None:
+    def __init__(self, count: int, folder: Path, *, ipv6: bool = False) -> None:
         if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
             pytest.skip("needs root, unshare, nsenter and ip")
+        self.ipv6 = ipv6
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.started: list[subprocess.Popen[str]] = []
         self.names = [f"h{n}" for n in range(count)]
         table = folder / "hosts"
         own = [f"{self.address(n)} {name}" for n, name in enumerate(self.names)]
-        lines = ["127.0.0.1 localhost", *own, *(f"{one}.rack-1.example" for one in own)]
+        lines = ["::1 localhost" if ipv6 else "127.0.0.1 localhost", *own, *(f"{one}.rack-1.example" for one in own)]
         table.write_text("\n".join(lines) + "\n")
         self.bridge = self._hold("--net")
         self._sh(self.bridge, "ip link add br0 type bridge && ip link set br0 up")
@@ -49,11 +50,11 @@ class Hosts:
                 f"hostname {name} && mount --bind {table} /etc/hosts && mount -t tmpfs -o mode=755 tmpfs /run"
                 " && mount -t tmpfs -o mode=1777 tmpfs /dev/shm"
                 f" && cp -r {ROOT}/tests/fakes/faulty_torch /run && ip link set lo up"
-                f" && ip addr add {self.address(n)}/24 dev eth0 && ip link set eth0 up",
+                f" && ip addr add {self.address(n)}/{'64 nodad' if ipv6 else 24} dev eth0 && ip link set eth0 up",
             )
 
     def address(self, number: int) -> str:
-        return f"10.99.0.{number + 1}"
+        return f"fd00:99::{number + 1:x}" if self.ipv6 else f"10.99.0.{number + 1}"
 
     def _hold(self, *flags: str) -> subprocess.Popen[str]:
         # exec: the process that is waited for is the one that holds them.

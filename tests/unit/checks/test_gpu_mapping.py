@@ -16,7 +16,7 @@ from netdoctor.facts.ranks import Ranks, SeenRank, masked
 from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost, question
-from netdoctor.model import Finding, Status, Unavailable
+from netdoctor.model import Finding, Status, Unavailable, plain
 from tests.support import facts as f
 from tests.support.machines import composed
 
@@ -119,6 +119,12 @@ def test_ranks_on_instances(masks: list[str | None], more: dict[str, Any], statu
     assert words in found.message
 
 
+LOST, NEVER = Unavailable("timed out"), Unavailable("unsupported")
+BOB = {"processes": 1, "pids": (9,)}
+MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}
+INSTANCE = {"mig": True, "mig_uuids": ("MIG-a", "MIG-b")}
+
+
 def used(process: dict[str, Any] | None, machine: str = "dgx-h100", **device: Any) -> Finding:
     """What is said of GPUs in use, where the first has these."""
     made = composed.read(machine)
@@ -156,10 +162,51 @@ def test_one_that_no_signal_ends_is_told_so(status: Any, words: str, mend: str) 
         (256 << 20, "dgx-h100", ""),
     ],
 )
-def test_memory_that_no_process_explains_is_unknown(held: int, machine: str, words: str) -> None:
-    found = used(None, machine, memory_used=held)
+@pytest.mark.parametrize("drawing", [0, LOST])
+def test_memory_that_no_process_explains_is_unknown(held: int, machine: str, words: str, drawing: Any) -> None:
+    found = used(None, machine, memory_used=held, graphics=plain(drawing))
     assert found.status is (Status.UNKNOWN if words else Status.PASS)
     assert words in found.message
+
+
+def test_a_desktop_draws_on_it() -> None:
+    found = used(None, memory_used=1 << 30, graphics=2)
+    assert found.status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("gpu", "users", "words"),
+    [
+        pytest.param({}, {}, "", id="free"),
+        pytest.param(BOB, {}, "", id="another job's"),
+        pytest.param(
+            BOB, {"unkillable": frozenset({9})}, "GPU-0 is held by somebody: a fault where it stays so", id="a dead one's"
+        ),
+        pytest.param(BOB, {"unkillable": frozenset({8})}, "", id="a dead one on no GPU"),
+        pytest.param({"memory_used": 70 << 30}, {}, "memory of GPU-0 is in use, and no process", id="nobody's memory"),
+        pytest.param({"memory_used": 70 << 30, **BOB}, {}, "", id="a process explains it"),
+        pytest.param({"memory_used": 1 << 30, "graphics": 2}, {}, "", id="a desktop explains it"),
+        pytest.param({"memory_used": 70 << 30, "processes": LOST}, {}, "", id="whether one does was not read"),
+        pytest.param({"memory_used": 70 << 30}, {"initial_pids": False}, "", id="other containers are not seen"),
+        pytest.param({"memory_used": 70 << 30, **INSTANCE}, {}, "", id="instances"),
+        pytest.param({"memory_used": 256 << 20}, {}, "", id="as little as an idle one has"),
+        pytest.param({**BOB, **INSTANCE}, {"unkillable": frozenset({9})}, "", id="a dead one of an instance"),
+    ],
+)
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_the_node_has_left_of_the_last_job(
+    gpu: dict[str, Any], users: dict[str, Any], words: str, *, outside: bool
+) -> None:
+    gpu = {"uuid": "GPU-0", **gpu}
+    facts = {
+        Gpus: f.gpus(1, all=(f.gpu(0, **gpu),)),
+        GpuUsers: GpuUsers({9: "somebody"}, **{"initial_pids": True, **users}),
+        Vantage: replace(f.outside(), outside=outside),
+    }
+    found = f.judge(gpu_mapping, f.machine(facts))
+    assert found[-1].status is (Status.SKIP if outside else Status.UNKNOWN)
+    assert [(one.status, one.subject) for one in found[:-1]] == ([(Status.UNKNOWN, "GPUs in use")] if words else [])
+    assert words in found[0].message
 
 
 def in_use(gpu: dict[str, Any], *, pod: bool = False, variables: dict[str, str] | None = None, **more: Any) -> Finding:
@@ -173,12 +220,6 @@ def in_use(gpu: dict[str, Any], *, pod: bool = False, variables: dict[str, str] 
     }
     (found,) = (one for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "GPUs in use")
     return found
-
-
-LOST, NEVER = Unavailable("timed out"), Unavailable("unsupported")
-BOB = {"processes": 1, "pids": (9,)}
-MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}
-INSTANCE = {"mig": True, "mig_uuids": ("MIG-a", "MIG-b")}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from netdoctor.host.base import question
 from netdoctor.model import Finding, Kind, Status, Unavailable
 from tests.support.machines.composed import Composed
 
@@ -30,6 +31,7 @@ def said(
     changes: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
     environment: dict[str, str] | None = None,
+    ways: tuple[str, ...] | Unavailable = NETDEVS[:1] * 8,
 ) -> Finding | None:
     made = {**(FLAT if changes is None else changes), **({"host.environment": environment} if environment else {})}
     machine = Composed("hgx-h100-roce", made, {"job.nodes": 2, "vantage": "job", **(config or {})})
@@ -39,6 +41,11 @@ def said(
         machine.files.errors["/proc/net/arp"] = table
     else:
         machine.files.write("/proc/net/arp", table)
+    beside = [f"10.10.{4 + n}.16" for n in range(8)]
+    by = () if isinstance(ways, Unavailable) else ways
+    rows = {ip: {"main": {"oif": name, "kind": "unicast"}, "via": list(NETDEVS)} for ip, name in zip(beside, by, strict=False)}
+    asked = question("netlink", routes=",".join(beside))
+    machine.host.answers[asked] = ways if isinstance(ways, Unavailable) else {"routes": rows}
     machine.host.answers["ask:netlink?rules=4"] = sources if isinstance(sources, Unavailable) else {"sources": list(sources)}
     found = machine.judged("rdma.gid")
     return next((one for one in found if one.subject == "rails of one subnet"), None)
@@ -68,6 +75,12 @@ def test_a_neighbour_that_did_not_answer_shows_it() -> None:
         ({"table": arp("10.10.4.23"), "sources": tuple(f"10.10.{4 + n}.17/32" for n in range(8))}, None),
         ({"table": arp("10.10.4.23"), "sources": tuple(f"10.10.{4 + n}.17/32" for n in range(4))}, Status.FAIL),
         ({"sources": Unavailable(Kind.DENIED, "netlink")}, Status.UNKNOWN),
+        ({"ways": NETDEVS}, None),  # each rail has a range of the subnet, and a route to it
+        ({"ways": NETDEVS[:4] * 2}, Status.FAIL),  # four of them have
+        ({"ways": Unavailable(Kind.DENIED, "netlink")}, Status.UNKNOWN),
+        ({"ways": Unavailable(Kind.NOT_RECORDED)}, None),  # an older recording
+        ({"ways": NETDEVS[:3]}, Status.UNKNOWN),  # not all of them were answered
+        ({"ways": Unavailable(Kind.DENIED, "netlink"), "every": 2}, None),  # nor needed
         ({"table": arp("10.2.1.13"), "changes": {}}, None),  # a subnet for each rail
         ({"table": arp("10.10.4.23"), "config": {"job.nodes": 1}}, None),
     ],

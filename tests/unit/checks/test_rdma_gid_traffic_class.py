@@ -23,15 +23,16 @@ from tests.support.facts import healthy
 LOST = Unavailable(Kind.DENIED, "x")
 EIGHTHS = tuple((dscp, dscp // 8) for dscp in range(64))
 RAILS = [f"eth{n + 1}" for n in range(8)]
+BOTH = (True, True)
 
 
 def node(
-    pfc: Any = 1 << 3, dscp: Any = None, tclass: Any = None, driver: str = "mlx5_core", trust: Any = None, ecn: Any = None
+    pfc: Any = 1 << 3, dscp: Any = None, tclass: Any = None, driver: str = "mlx5_core", trust: Any = None, **more: Any
 ) -> dict[type, Any]:
     """Eight rails of RoCE that all have this."""
     machine = dict(healthy.hgx_roce())
     net, devices = machine[Net], machine[Rdma].devices
-    told = {"pfc": pfc, "dscp": EIGHTHS if dscp is None else None if dscp == () else dscp, "trust": trust, "ecn": ecn}
+    told = {"pfc": pfc, "dscp": EIGHTHS if dscp is None else None if dscp == () else dscp, "trust": trust, **more}
     links = tuple(replace(one, qos=replace(one.qos, **told)) if one.name in RAILS else one for one in net.links)
     cards = tuple(replace(one, traffic_class=tclass, driver=driver) for one in devices)
     return machine | {Net: replace(net, links=links), Rdma: replace(machine[Rdma], devices=cards)}
@@ -78,6 +79,20 @@ def judged(machine: dict[type, Any], setting: str | None) -> Finding | None:
         pytest.param(node(dscp=((8, 1),)), "106", None, id="no priority for it"),
         pytest.param(node(driver="bnxt_en"), "46", None, id="another driver"),
         pytest.param(node(pfc=0xFF), "46", Status.PASS, id="all are paused"),
+        pytest.param(node(pfc=0, pause=BOTH), "106", Status.PASS, id="the card pauses all of them"),
+        pytest.param(node(pfc=0, pause=BOTH, dscp=()), "106", Status.PASS, id="by whatever priority"),
+        pytest.param(node(pfc=0, pause=BOTH), None, None, id="and nobody set a class"),
+        pytest.param(node(pfc=0, pause=(True, False)), "106", None, id="it heeds, and sends none"),
+        pytest.param(node(pfc=0, pause=(False, True)), "106", None, id="it sends, and heeds none"),
+        pytest.param(node(pfc=0, pause=BOTH, ecn=(0, 0)), "106", Status.PASS, id="it pauses all, without ECN"),
+        pytest.param(node(pfc=0, pause=(False, False), ecn=(0, 0)), "106", Status.UNKNOWN, id="neither, nor all"),
+        pytest.param(node(pfc=0, pause=(False, False), ecn=(8, 8)), "106", Status.PASS, id="it pauses none, and has ECN"),
+        pytest.param(node(pfc=0, pause=BOTH, ecn=(0, 8)), "106", Status.FAIL, id="half of ECN beside pauses of all"),
+        pytest.param(node(pause=BOTH), "46", Status.FAIL, id="a priority with pauses of its own leaves none for all"),
+        pytest.param(node(pfc=0, pause=LOST), "106", Status.UNKNOWN, id="whether it pauses all was not read"),
+        pytest.param(node(pfc=0, pause=LOST), None, None, id="and nobody asks"),
+        pytest.param(node(pause=LOST), "106", Status.PASS, id="nor needed where priorities have pauses"),
+        pytest.param(node(pfc=0, pause=LOST, ecn=(0, 0)), "106", Status.UNKNOWN, id="nor has it ECN"),
         pytest.param(node(pfc=LOST), "46", Status.UNKNOWN, id="what is paused was not read"),
         pytest.param(node(dscp=LOST), "46", Status.UNKNOWN, id="nor the table"),
         pytest.param(node(tclass=LOST), "46", Status.UNKNOWN, id="nor the driver's class"),
@@ -103,6 +118,67 @@ def test_a_service_level_is_the_priority_of_a_tag() -> None:
     wrong = judged(node(dscp=()), "106")
     assert wrong and wrong.fix and "mlnx_qos -i INTERFACE --trust dscp" in wrong.fix.commands
     assert "by priority 0 (NCCL_IB_SL), not by their DSCP" in wrong.message
+
+
+def below(kind: str, *qos: dcb.Qos) -> dict[type, Any]:
+    """The first rail's address is that of a bond or a VLAN, which has no DCB of its own."""
+    machine = node()
+    net = machine[Net]
+    rail = next(one for one in net.links if one.name == "eth1")
+    over = replace(rail, kind=kind, qos=dcb.Qos(), lower=100 if kind == "vlan" else None)
+    held = {"controller": None if kind == "vlan" else rail.index}
+    ports = [f.netlink_link(f"port{n}", 100 + n, driver="mlx5_core", qos=one, **held) for n, one in enumerate(qos)]
+    links = tuple(over if one is rail else one for one in net.links)
+    return machine | {Net: replace(net, links=(*links, *ports))}
+
+
+GOOD, BAD = dcb.Qos(pfc=8, dscp=EIGHTHS), dcb.Qos(pfc=16, dscp=EIGHTHS)
+TAG = dcb.Qos(pfc=8)
+
+
+@pytest.mark.parametrize(
+    ("machine", "status", "words"),
+    [
+        pytest.param(below("bond", GOOD, GOOD), Status.PASS, "on 8 rails goes by", id="a bond of two ports"),
+        pytest.param(below("bond", GOOD, BAD), Status.FAIL, "mlx5_0 (port1): NCCL's packets have DSCP 26", id="one port"),
+        pytest.param(below("bond", GOOD, dcb.Qos(pfc=0)), Status.FAIL, "another port of the bond does", id="one pauses none"),
+        pytest.param(below("bond", GOOD, replace(GOOD, pfc=LOST)), Status.UNKNOWN, "could not be read", id="one was not read"),
+        pytest.param(below("vlan", GOOD), Status.PASS, "on 8 rails goes by", id="a VLAN, and the card below it"),
+        pytest.param(below("vlan", BAD), Status.FAIL, "mlx5_0 (port0)", id="which does not pause it"),
+        pytest.param(below("vlan", TAG), Status.FAIL, "trusts the VLAN tag (PCP)", id="a tag of priority 0"),
+    ],
+)
+def test_what_is_below_tells(machine: dict[type, Any], status: Status, words: str) -> None:
+    found = judged(machine, "106")
+    assert found and found.status is status and words in found.message
+
+
+def test_a_tag_tells_the_other_end_its_priority() -> None:
+    variables = {"NCCL_IB_TC": "106", "NCCL_IB_SL": "3"}
+    for machine, status in ((below("vlan", TAG), Status.PASS), (below("vlan", replace(TAG, pfc=4)), Status.FAIL)):
+        found = f.judge(gid, f.machine({**machine, Environ: f.environ(variables)}))
+        assert [one.status for one in found if one.subject == "traffic class"] == [status]
+
+
+def test_words_of_pauses_of_all() -> None:
+    for pause, words in (
+        (None, ""),
+        ((False, False), "nor are all priorities paused"),
+        (LOST, "(ethtool -a) could not be read: "),
+    ):
+        found = judged(node(pfc=0, ecn=(0, 0), pause=pause), "106")
+        assert found and words in found.message and ("ethtool -a" in found.message) is bool(words)
+    found = judged(node(pfc=0, pause=BOTH), "106")
+    assert found and found.message == "the cards of 8 rails pause whatever they send (ethtool -a)"
+
+
+def test_ports_of_a_bond_in_words() -> None:
+    one, other = dcb.Qos(pfc=8, trust="dscp", pause=BOTH), dcb.Qos(pfc=0, pause=(True, False), buffers=(0, 1) * 4)
+    assert dcb.together([one, one])["pfc"] == "3" and dcb.together([one, other])["pfc"] == "3 / (none)"
+    assert one.words() == {"pfc": "3", "trust": "dscp"}  # which has pauses of its own
+    assert other.words() == {"pfc": "(none)", "pause": "rx on, tx off", "buffers": "0:0 1:1 2:0 3:1 4:0 5:1 6:0 7:1"}
+    told = dcb.together([one, replace(other, trust=LOST)])
+    assert told["trust"] == LOST and told["buffers"] is None and dcb.together([]) == {}
 
 
 def test_which_half_of_ecn_is_missing() -> None:

@@ -1,0 +1,90 @@
+"""Who uses the GPUs: the job's beside its ranks, and the node's between jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from netdoctor.causes import cost
+from netdoctor.facts.environ import Environ
+from netdoctor.facts.gpu import Gpu, Gpus
+from netdoctor.facts.gpu_users import GpuUsers
+from netdoctor.facts.ranks import Ranks
+from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, missing
+
+USED: Final = "GPUs in use"
+MPS: Final = "CUDA_MPS_PIPE_DIRECTORY"
+WHOSE: Final = Fix("see whose it is: another job's, or left behind by one that ended", ("nvidia-smi", "fuser -v /dev/nvidia*"))
+STUCK: Final = Fix(
+    "no signal ends it: see where its threads stand; where they stay there, drain the node and reboot it",
+    ("cat /proc/PID/task/*/stack   # as root", "nvidia-smi"),
+)
+
+
+def judge(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Finding:
+    """Processes on the job's GPUs that are no ranks of it; an MPS server is there for everybody.
+
+    Of a GPU in MIG mode NVML tells the processes of all its instances (nvml.h, nvmlDeviceGetComputeRunningProcesses).
+    """
+    own, pairs = {one.pid for one in ranks.seen or ()}, gpus.of_the_job or ()
+    here = [gpu for _, gpu in pairs if gpu is not None and gpu.mig is False]
+    busy = [gpu for gpu in here if gpu.processes and not (gpu.pids and own.issuperset(gpu.pids))]
+    served = [gpu for gpu in busy if users.servers.intersection(gpu.pids or ())]
+    busy = [gpu for gpu in busy if gpu not in served]
+    if busy and (own or isinstance(ranks.seen, Unavailable)):
+        return _unknown(f"{busy[0].uuid} is in use by {users.of(busy[0])}: of this job, or of another")
+    if busy and environ.get(MPS) and not users.initial_pids:
+        return _skip("an MPS server shares the GPUs")
+    if busy:
+        dead = users.unkillable.issuperset(busy[0].pids or (0,))
+        text = f"{', '.join(str(gpu.uuid) for gpu in busy)}: in use by {users.of(busy[0])}"
+        return Finding(Status.FAIL, text, USED, loss=cost.MIGHT, fix=STUCK if dead else WHOSE)
+    shares = _skip("an MPS server shares the GPUs")
+    return shares if served or environ.get(MPS) else _seen_free(gpus, users, here)
+
+
+def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:
+    """No process was seen on them: whether there can be one all the same."""
+    pairs = gpus.of_the_job or ()
+    if not pairs:
+        return _skip("libcuda shows the job no GPU")
+    if strange := [seen.uuid for seen, gpu in pairs if gpu is None or isinstance(gpu.mig, Unavailable)]:
+        return _unknown(f"NVML does not tell whose GPU {strange[0]} is: who uses it could not be read")
+    held = [gpu.uuid for gpu in here if gpu.unexplained]
+    if held:
+        why = "no process explains it" if users.initial_pids else "this PID namespace does not show by whom"
+        return _unknown(f"memory of {', '.join(map(str, held))} is in use, and {why}", how="nvidia-smi; fuser -v /dev/nvidia*")
+    lost = [one for gpu in here if isinstance(one := gpu.processes, Unavailable)]
+    if not users.initial_pids:  # of other PID namespaces NVML names no process: there memory alone tells
+        blind = missing(*(gpu.memory_used for gpu in here if not isinstance(gpu.processes, Unavailable)))
+        if blind is not None:
+            return _unknown(f"this PID namespace does not show who uses the GPUs, nor does their memory: {blind}")
+    if lost:
+        real = [one for one in lost if one.kind is not Kind.UNSUPPORTED]
+        return (_unknown if real else _skip)(f"who uses the GPUs could not be read: {(real or lost)[0]}")
+    if not here:
+        return _skip("GPUs in MIG mode: NVML tells the processes of all their instances")
+    return Finding(Status.PASS, "nobody else computes on the job's GPUs", USED)
+
+
+def left_behind(gpus: Gpus, users: GpuUsers) -> Iterator[Finding]:
+    """What the next job may meet, whoever that is.  What runs is some job's.  Who ended or stands in the kernel may be about to
+    go: of a process with many threads the first is a zombie while the last still gives the GPU's memory back (kernel/exit.c,
+    do_exit).  That a thread is blocked for minutes node.system says.  In other PID namespaces nobody is seen."""
+    every = [gpu for gpu in gpus.all or () if gpu.mig is False]
+    dead = [gpu for gpu in every if users.unkillable.intersection(gpu.pids or ())]
+    held = [gpu for gpu in every if gpu.unexplained and gpu.processes == 0 and users.initial_pids]
+    if dead:
+        text = "; ".join(f"{gpu.uuid} is held by {users.of(gpu)}" for gpu in dead)
+        yield _unknown(f"{text}: a fault where it stays so", how="nvidia-smi, again in a minute; drain the node then")
+    if held:
+        text = f"memory of {', '.join(str(gpu.uuid) for gpu in held)} is in use, and no process explains it"
+        yield _unknown(text, how="nvidia-smi; fuser -v /dev/nvidia*")
+
+
+def _skip(text: str) -> Finding:
+    return Finding(Status.SKIP, text, USED)
+
+
+def _unknown(text: str, how: str = "") -> Finding:
+    return Finding(Status.UNKNOWN, text, USED, how=how or None)
