@@ -33,6 +33,7 @@ MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
 SHARED: Final = 8 << 30  # bytes of a run's /dev/shm
 LOCKS: Final = "/run/netdoctor"
+MACHINE: Final = "/dev/fakegpu"  # leads to the file that the fake libraries read where no variable names one (c/fake.h)
 NULL: Final = (1, 3)  # /dev/null (Documentation/admin-guide/devices.txt)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -139,6 +140,8 @@ def show(shown: pathlib.Path) -> None:
         _mount("fakegpu", str(base / name), "tmpfs", options="mode=755")
         _lay(shown / name, f"/{name}", str(base / name), "", opaque)
         bind(str(base / name), f"/{name}")
+    if (shown / "machine").exists():
+        os.symlink(shown / "machine", MACHINE)
     if os.geteuid() == 0:  # a machine of its own: whoever runs on another holds no lock of it (netdoctor/allreduce/lock.py)
         os.makedirs(LOCKS, exist_ok=True)
         _mount("fakegpu", LOCKS, "tmpfs", options="mode=755")

@@ -154,6 +154,18 @@ def looked(one: machine.Machine, *command: str, network: bool = False, **more: s
         )
 
 
+@pytest.mark.skipif(not shutil.which("ip"), reason="the line asks for a network namespace: no ip command")
+def test_the_line_of_the_documentation_finds_a_healthy_machine() -> None:
+    """As it stands there: without `--user root` the helpers of root get no variable of the fake's, as of any stranger's."""
+    prompt = "python -m tests.fakegpu.namespace "
+    (line,) = [one for one in (ROOT / "docs" / "fakegpu.md").read_text(encoding="utf-8").splitlines() if one.startswith(prompt)]
+    env = {**os.environ, "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}", "NETDOCTOR_JOB_NODES": "2"}
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=ROOT, env=env, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode in (0, 4) and "FAIL" not in done.stdout, done.stdout + done.stderr
+    for check in (r"hardware\W+accelerator", r"rdma.dev_infiniband"):
+        assert re.search(rf"^pass\b.*{check}", done.stdout, re.MULTILINE), done.stdout
+
+
 def states(**changes: Any) -> dict[str, Any]:
     """What NVML tells of GPU 0 of a machine with NVSwitches."""
     one = machine.read("hgx-h100").with_changes({f"gpus.0.{key.replace('__', '.')}": value for key, value in changes.items()})

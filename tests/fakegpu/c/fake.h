@@ -1,7 +1,8 @@
 /* What the three fake libraries share: the machine that they answer for, the faults that it orders, a trace.
  *
- * FAKEGPU_MACHINE names the machine's file; tests/fakegpu/machine.py writes it: one "KEY VALUE" a line.  Lines that may stand
- * there more than once:
+ * FAKEGPU_MACHINE names the machine's file, else the link /dev/fakegpu leads there (namespace.py makes it): a driver answers
+ * whatever the environment is, and root's helpers of netdoctor get no variable of a stranger's.  tests/fakegpu/machine.py writes
+ * the file: one "KEY VALUE" a line.  Lines that may stand there more than once:
  *   fault CALL WHICH RESULT   the WHICH-th call of CALL ("3", "3+" that one and all later ones, "*" every one) returns RESULT,
  *                             never returns ("hang"), or takes so long ("300ms").  CALL is a function without its _v2, or one of the
  *                             moments that are no call: "kernel" (a launched kernel fails), "completion" (of RDMA).
@@ -13,6 +14,7 @@
 
 #define API __attribute__((visibility("default")))
 #define FAKE_MAX_GPUS 64
+#define MACHINE "/dev/fakegpu"
 
 struct fake_gpu {
   unsigned domain, bus, device;
@@ -23,6 +25,8 @@ struct fake_gpu {
 extern int fake_gpus;
 extern struct fake_gpu fake_gpu[FAKE_MAX_GPUS];
 
+/* The machine's file; NULL where none is named. */
+const char *fake_machine(void);
 /* The value of a key; the key is a printf format. */
 const char *fake_text(const char *missing, const char *key, ...) __attribute__((format(printf, 2, 3)));
 long long fake_number(long long missing, const char *key, ...) __attribute__((format(printf, 2, 3)));

@@ -1,6 +1,7 @@
 /* Reads the machine's file, once, when the library is loaded; fake.h tells what it is made of. */
 #define _GNU_SOURCE
 #include "fake.h"
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -111,11 +112,17 @@ static void read_gpu(int number) {
   for (int i = 0; i < 16; i++) sscanf(uuid + 2 * i, "%2hhx", &gpu->uuid[i]);
 }
 
-__attribute__((constructor)) static void read_machine(void) {
+const char *fake_machine(void) {
+  static char target[PATH_MAX];
   const char *path = getenv("FAKEGPU_MACHINE");
+  return path ? path : realpath(MACHINE, target) ? target : NULL;
+}
+
+__attribute__((constructor)) static void read_machine(void) {
+  const char *path = fake_machine();
   FILE *file = path ? fopen(path, "re") : NULL;
   if (!file) {
-    fake_say("no machine: FAKEGPU_MACHINE names no file that can be read");
+    fake_say("no machine: neither FAKEGPU_MACHINE nor " MACHINE " names a file that can be read");
     return;
   }
   char *line = NULL;

@@ -38,7 +38,7 @@ static int layer_of(int hca, int port) {
 int verbs_is_ethernet(int hca, int port) { return layer_of(hca, port) == 2; }
 
 void verbs_fabric(char *out, size_t room, const char *format, ...) {
-  const char *machine = getenv("FAKEGPU_MACHINE"), *slash = machine ? strrchr(machine, '/') : NULL;
+  const char *machine = fake_machine(), *slash = machine ? strrchr(machine, '/') : NULL;
   int at = snprintf(out, room, "%.*s/", slash ? (int)(slash - machine) : 1, slash ? machine : ".");
   va_list values;
   va_start(values, format);
