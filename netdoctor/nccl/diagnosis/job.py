@@ -200,11 +200,16 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
 
 
 def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
-    """What nobody knows counts where the log does not show the end, or comes after one process's or one part's."""
+    """What nobody knows counts where the log does not show the end, or comes after one process's or one part's; what the
+    program itself calls an error also where it comes before such an end."""
     if end.ending is Ending.OPEN or closed(end):
         return log.of("last_words")
     ends = [f for f in end.events if end.ending is Ending.FINISHED and "left" in f.data]
-    return tuple(e for e in log.of("last_words") if any(before(f, e) and f.last < e.line for f in ends))
+    return tuple(
+        e
+        for e in log.of("last_words")
+        if any((before(f, e) and f.last < e.line) or Wording.CALLED_AN_ERROR.within(e.text) for f in ends)
+    )
 
 
 def _all_left(log: LogFacts) -> bool:
