@@ -233,7 +233,7 @@ def _alleges(log: LogFacts, e: Event) -> bool:
     if e.mild or (e.kind == "ofi_any" and e.level is not Level.WARN):
         return False
     if e.kind == "trail":  # since 2.28 also on the way of a plugin that is tried and left: src/plugin/net.cc
-        return not log.came_up or max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) < e.line
+        return not log.came_up or log.reached.get(e.file, 0) < e.line
     return e.level is not Level.INFO or e.kind == "trouble"  # "Abort COMPLETE" is an INFO line
 
 

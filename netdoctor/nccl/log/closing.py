@@ -79,15 +79,11 @@ _MEMBER: Final = re.compile(rb"\s+\"[^\"]{1,80}\": -?\d")
 _FIGURE: Final = re.compile(rb"\s*[A-Za-z][^=]{1,80}[: ] *[+\-]?\d[\d.,]*\b")
 _RULE: Final = re.compile(rb"\s*[=\-*]{8,}\s*$")
 _BRACE: Final = re.compile(rb"[\]}]+\s*$")
-# Of what was not, or of a beginning.
-_NOT: Final = re.compile(
-    rb"\b(?:not|never|un\w+ful\w*|without|before|until|till|when|once|if|will|would|should|can|cannot|to be|partially"
-    rb"|fail\w*|error\w*|abort\w*|skipp\w*|waiting|warn\w*|download\w*|load\w*|initiali[sz]\w*|compil\w*|captur\w*|set ?up"
-    rb"|start\w*)\b",
+# Of another time than the end: a beginning, a condition, what is to come.
+_NOT_YET: Final = re.compile(
+    rb"\b(?:without|before|until|till|when|once|if|will|would|should|can|cannot|to be|skipp\w*|waiting|warn\w*"
+    rb"|download\w*|load\w*|initiali[sz]\w*|compil\w*|captur\w*|set ?up|start\w*)\b",
     re.IGNORECASE,
-)
-_NONE_FAILED: Final = re.compile(
-    rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*|warnings?)|\b(?:errors?|fail\w*)\W{1,3}0\b", re.IGNORECASE
 )
 # What a line says of itself beside its good word: that something is missing of it, or how it ended (sysexits, Slurm's states).
 _DOUBT: Final = re.compile(
@@ -169,7 +165,7 @@ def end(
         behind.insert(0, (number, work[1][:_LONGEST]))
     done = rest <= 1 and (number or len(told) > _TOLD)  # some count from zero; "done" by itself is done with nothing
     for at, said in reversed(behind):
-        if level(said) is Level.WARNED or _NOT.search(_NONE_FAILED.sub(b"", said)) or doubtful(said):
+        if level(said) is Level.WARNED or _NOT_YET.search(_NO_DOUBT.sub(b"", said)) or doubtful(said):
             continue
         words = _words(said)
         completed = (done and (_COMPLETED.match(words) or _EXIT.match(words))) or (once and took(said))
@@ -184,7 +180,7 @@ def _last(told: Sequence[tuple[int, bytes]]) -> bool:
     said = told[-1][1]
     document = _BRACE.match(said) is not None and sum(_MEMBER.match(line) is not None for _, line in told) > 1
     ruled = _RULE.match(said) is not None and sum(_FIGURE.match(line) is not None for _, line in told) > 2
-    return document or ruled or (_SUMMARY.match(_words(said)) is not None and _NOT.search(said) is None)
+    return document or ruled or (_SUMMARY.match(_words(said)) is not None and not (_NOT_YET.search(said) or doubtful(said)))
 
 
 def _words(line: bytes) -> bytes:
