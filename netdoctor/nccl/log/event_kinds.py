@@ -84,6 +84,7 @@ _Surroundings = Literal[
     "hello",
     "mount",
     "blocked",
+    "lockup",
     "engine",
     "library",
     "orphaned",

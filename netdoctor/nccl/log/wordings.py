@@ -111,7 +111,7 @@ class Wording(Enum):
     PORT_UP = "port active|port_active"  # IBV_EVENT_PORT_ACTIVE
     CATASTROPHIC = "catastrophic"
     WORK_QUEUE = "work queue"
-    DEVICE_FATAL = "device fatal"
+    DEVICE_FATAL = "device fatal|health compromised|firmware internal error|recovery flow aborted"
     GID_CHANGE = "gid|unknown event type"
     QUEUE_PAIR_BROKE = "access|work queue|fatal"
     KERNEL_ABI = "abi"
