@@ -170,3 +170,56 @@ def test_a_child_that_was_asked_to_end_says_who_ended_the_server() -> None:
     order = "[2026-08-02 00:17:43] Subprocess detokenizer (pid=31379) crashed with exit code -15. Triggering SIGQUIT\n"
     (finding,) = diagnose(parse_text(UP + order))
     assert (finding.status, "asked to end (SIGTERM)" in finding.message) == (Status.UNKNOWN, True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Training finished with errors, see /var/log/e.log",
+        "finished training: FAILED",
+        "Training is done but the checkpoint is missing",
+        "Training completed unsuccessfully",
+        "training finished after rank 3 was lost",
+        "Training finished on 7 of 8 workers",
+        "completed successfully: 7/8 ranks",
+        "No ranks completed successfully",
+        "nccl all_reduce ok on 7 of 8 nodes",
+        "Benchmark completed: 3 of 8 nodes",
+        "Training has finished: status=preempting",
+        "Training complete, return code 137",
+        "State: OUT_OF_MEMORY, ExitCode 0:125",
+        "exit status 0, signal SIGKILL",
+        "results saved to /w/x.json: 0 samples, 12 errors",
+        "job run_1 succeeded: 3, failed: 5",
+        "finished training? no",
+        "Training was interrupted",
+    ],
+)
+def test_an_end_that_takes_itself_back_is_none(said: str) -> None:
+    """Also where the program's count of its steps is full: something did not go as it should."""
+    for work in (WORK, "loading\nbegun\nrunning\n"):
+        (found,) = diagnose(replace(parse_text(f"{work}{said}\n"), written=False))
+        assert found.status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Training finished with no errors, 0 failed",
+        "Training finished. test error: 0.12, error rate 3.1, failures: 0",
+        "results saved to /w/errors/failed_cases.json",
+        "completed successfully: 8/8 ranks",
+        "Training complete in 3/4 of the time, best epoch 7/10",
+        "[rank0]:[W302 10:00:00.1 x.cpp:1496] Warning: WARNING: destroy_process_group() was not called before program exit",
+        "Training has finished: status=success",
+    ],
+)
+def test_an_end_that_names_what_did_not_happen_is_one(said: str) -> None:
+    assert unwritten(f"{WORK}{said}\n") == [Status.PASS]
+
+
+@pytest.mark.parametrize("mark", ["", "[rank3]: ", "2026-03-02 11:00:00,123 - trainer - "])
+def test_an_error_comes_before_the_words_of_one_process(mark: str) -> None:
+    said = f"{mark}ERROR: could not write model.safetensors\n"
+    assert unwritten(f"{WORK}{said}All done.\n") == [Status.UNKNOWN]
+    assert unwritten(f"{said}{WORK}All done.\n") == [Status.PASS]

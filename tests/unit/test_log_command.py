@@ -19,13 +19,13 @@ from netdoctor.cli.options import Options
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.report import formats
 from tests.support.facts import judged
+from tests.support.facts.nccl_logs import STEPS
 from tests.unit.test_log_parser import ERAS
 from tests.unit.test_log_rules import BLOCKS, CAME_UP, FIRST, LOGS
 
 BAD = "node01:100:130 [0] misc/socket.cc:1 NCCL WARN Call to bind failed: Address already in use\n"
 A = "node01:100:100 [0] NCCL INFO "
 DONE = "training finished\n"
-STEPS = "".join(f"step {n} loss 2.0\n" for n in range(9))
 
 
 def run(paths: list[str], format: str | None = None, **said: Any) -> int:

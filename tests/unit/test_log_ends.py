@@ -8,10 +8,10 @@ from netdoctor.model import Status
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.diagnosis.outcome import Ending, outcome
 from netdoctor.nccl.log.parser import parse_text
+from tests.support.facts.nccl_logs import STEPS
 from tests.unit.test_log_rules import CAME_UP
 
 HEAD = "node01:100:130 [0] "
-STEPS = "".join(f"step {n} loss 2.0\n" for n in range(9))
 DONE = STEPS + "Training finished.\n"
 RIGHT = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 100\n"
 ODD = HEAD + "net_fast.cc:8 NCCL WARN The moon is in the wrong phase for queue 3.\n"

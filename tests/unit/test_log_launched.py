@@ -11,8 +11,8 @@ import pytest
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import parse_text
+from tests.support.facts.nccl_logs import STEPS
 
-STEPS = "".join(f"step {n} loss 2.0\n" for n in range(9))
 AGENT = "E1127 07:42:04.094000 5873 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: 1) local_rank: 0 (pid: 6073) of binary: /usr/bin/python3\n"
 ROOT = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-27_07:42:16\n  host      : localhost\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 6479)\n  error_file: <N/A>\n"
 _NET = "vm:6081:6081 [0] NCCL INFO NET/IB : No device found.\nvm:6081:6081 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:192.0.2.2<0>\n"

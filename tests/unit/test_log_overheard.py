@@ -12,9 +12,8 @@ from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.diagnosis.outcome import Ending, outcome
 from netdoctor.nccl.log.parser import parse_text
 from netdoctor.policy import decide
+from tests.support.facts.nccl_logs import STEPS
 from tests.unit.test_log_rules import CAME_UP, first
-
-STEPS = "".join(f"step {n} loss 2.0\n" for n in range(9))
 
 
 def fails(text: str) -> list[Finding]:

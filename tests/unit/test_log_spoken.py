@@ -7,6 +7,7 @@ import pytest
 from netdoctor.model import Finding, Severity, Status
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import parse_text
+from tests.support.facts.nccl_logs import STEPS
 
 KERNEL = "[c7] Feb  3 04:11:09 c7 kernel: "
 LATE = "".join(
@@ -15,7 +16,6 @@ LATE = "".join(
     for n in (0, 1, 3)
 )
 CRASH = "srun: error: c7: task 2: Segmentation fault\n"
-STEPS = "".join(f"step {n} loss 2.0\n" for n in range(9))
 SILENT = KERNEL + "nfs: server 172.20.1.9 not responding, timed out\n"
 SLEEPS = KERNEL + "INFO: task pt_main_thread:412 blocked for more than 245 seconds.\n"
 FRAME = KERNEL + " rpc_wait_bit_killable+0x1e/0xa0 [sunrpc]\n"

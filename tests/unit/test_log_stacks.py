@@ -9,6 +9,7 @@ import pytest
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import parse_text
+from tests.support.facts.nccl_logs import STEPS
 
 # cause | words of the message | the log, with \n for the ends of its lines
 ROWS = [
@@ -16,7 +17,6 @@ ROWS = [
     for line in (Path(__file__).parent / "data" / "log_stacks.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
-STEPS = "".join(f"step {n} loss 2.0\n" for n in range(9))
 
 
 def findings(text: str) -> tuple[Finding, ...]:

@@ -199,6 +199,15 @@ CUDA_FAILURES: Final = (
         Hypothesis("rank_died", Confidence.OPEN, "the rank on that GPU ended"),
     ),
     CudaFailure(
+        "gpu hang|gpu reset",
+        Hypothesis(
+            "gpu_error",
+            Confidence.STRONG_MINUS,
+            "the driver took the GPU from the program: {what}",
+            how="dmesg | grep -i amdgpu   # a ring that timed out, a reset, or a fault of the memory",
+        ),
+    ),
+    CudaFailure(
         "gpu is lost",
         Hypothesis("inventory", Confidence.STRONG, "a GPU is lost to its driver", how="dmesg | grep -i xid; nvidia-smi"),
     ),

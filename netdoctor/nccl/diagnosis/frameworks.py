@@ -92,7 +92,7 @@ def no_way(log: LogFacts) -> Iterator[Hypothesis]:
 def unopened(log: LogFacts) -> Iterator[Hypothesis]:
     """An object of libfabric that a process cannot open on a device that it had found, also where other ranks' plugin works."""
     found = [e for e in log.above_info("ofi_init") if _OPENED.search(e.text)]
-    events = tuple(e for e in found if max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) < e.line)
+    events = tuple(e for e in found if log.reached.get(e.file, 0) < e.line)
     if events:
         text = f"libfabric cannot use a device that it found: {events[0].text[:120]}"
         yield Hypothesis("plugin_mismatch", Confidence.LIKELY_MINUS, text, events, how="fi_info -p efa, on that node")

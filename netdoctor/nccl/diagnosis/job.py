@@ -200,11 +200,16 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
 
 
 def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
-    """What nobody knows counts where the log does not show the end, or comes after one process's or one part's."""
+    """What nobody knows counts where the log does not show the end, or comes after one process's or one part's; what the
+    program itself calls an error also where it comes before such an end."""
     if end.ending is Ending.OPEN or closed(end):
         return log.of("last_words")
     ends = [f for f in end.events if end.ending is Ending.FINISHED and "left" in f.data]
-    return tuple(e for e in log.of("last_words") if any(before(f, e) and f.last < e.line for f in ends))
+    return tuple(
+        e
+        for e in log.of("last_words")
+        if any((before(f, e) and f.last < e.line) or Wording.CALLED_AN_ERROR.within(e.text) for f in ends)
+    )
 
 
 def _all_left(log: LogFacts) -> bool:
@@ -228,7 +233,7 @@ def _alleges(log: LogFacts, e: Event) -> bool:
     if e.mild or (e.kind == "ofi_any" and e.level is not Level.WARN):
         return False
     if e.kind == "trail":  # since 2.28 also on the way of a plugin that is tried and left: src/plugin/net.cc
-        return not log.came_up or max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) < e.line
+        return not log.came_up or log.reached.get(e.file, 0) < e.line
     return e.level is not Level.INFO or e.kind == "trouble"  # "Abort COMPLETE" is an INFO line
 
 

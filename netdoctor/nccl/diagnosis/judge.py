@@ -124,20 +124,18 @@ def _survived(h: Hypothesis, end: Outcome) -> Hypothesis:
 
 def _breaks_off(log: LogFacts, end: Outcome, h: Hypothesis) -> bool:
     """Whether a log without an end shows no work after what may have ended a rank, or kept it waiting."""
-    work = {**log.up_at, **{file: max(line, log.up_at.get(file, 0)) for file, line in log.good.items()}}
     ending = [e for e in h.events if kind(e.kind).role is not Role.OTHER or kind(e.kind).how or kind(e.kind).trouble]
-    return end.ending is Ending.OPEN and bool(ending) and all(work.get(e.file, 0) < e.last for e in ending)
+    return end.ending is Ending.OPEN and bool(ending) and all(log.reached.get(e.file, 0) < e.last for e in ending)
 
 
 def _stood_still(log: LogFacts, end: Outcome, h: Hypothesis) -> bool:
     """Whether a job whose end is not in the log stopped at these lines: warnings of NCCL's after which no work follows."""
     refused = [e for e in h.events if e.level is Level.WARN]
-    work = {**log.up_at, **{file: max(line, log.up_at.get(file, 0)) for file, line in log.good.items()}}
     return (
         end.ending is Ending.OPEN
         and h.confidence >= Confidence.LIKELY_MINUS
         and bool(refused)
-        and all(work.get(e.file, 0) < e.line for e in refused)
+        and all(log.reached.get(e.file, 0) < e.line for e in refused)
     )
 
 

@@ -93,6 +93,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "nvml": Kind(_O, _A, trouble=True),
     "mount": Kind(_O, _W),
     "blocked": Kind(_O, _W),
+    "lockup": Kind(_O, _W),
     "engine": Kind(_O, _W, "TensorRT refused its engine"),
     "library": Kind(_O, _W, trouble=True),
     "straggler": Kind(_O, _A),

@@ -279,6 +279,7 @@ _ENDED: Final = {
     "TIME LIMIT": "the scheduler ended it: its time limit",
     "DUE TO TIME LIMIT": "the scheduler ended it: its time limit",
     "TERM_RUNLIMIT": "the scheduler ended it: its time limit",
+    "TIMEOUT: SENDING SIGNAL": "its script's own time limit ended it (timeout)",
     "WALLTIME": "the scheduler ended it: its time limit",
     "PREEMPTION": "the scheduler ended it: preempted",
     "DUE TO PREEMPTION": "the scheduler ended it: preempted",

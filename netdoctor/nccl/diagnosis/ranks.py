@@ -11,7 +11,7 @@ from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis
 from netdoctor.nccl.diagnosis.outcome import failed_by_itself
 from netdoctor.nccl.log.facts import SOCKET, Event, LogFacts, RankFacts
 
-_VERSION = Fix(
+ONE_VERSION = Fix(
     "use one NCCL on all nodes: the one that the framework's wheel pins",
     (
         "python -c 'import torch; print(torch.cuda.nccl.version())'",
@@ -19,7 +19,7 @@ _VERSION = Fix(
         "pip list | grep -i nccl   # cu12 and cu13 wheels overwrite each other",
     ),
 )
-_SAME = Fix("set the same NCCL variables on every rank", ("env | grep NCCL_ | sort   # on every node",))
+SAME_VARIABLES = Fix("set the same NCCL variables on every rank", ("env | grep NCCL_ | sort   # on every node",))
 _NO_START = "the job does not start"
 # How messages are cut and by whom they are carried: ranks that differ misread each other (src/graph/tuning.cc, src/init.cc).
 WIRE: Final = ("NCCL_PROTO", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NTHREADS", "NCCL_LL128_BUFFSIZE")
@@ -127,7 +127,7 @@ def versions(log: LogFacts) -> Iterator[Hypothesis]:
     if any(len(v) > 1 for v in seen.values()) or (len(apart) > 1 and log.above_info("garbled")):
         text = f"ranks of one job run NCCL {' and '.join(apart)}"
         shown = tuple(f"NCCL version {v}" for v in apart)
-        yield Hypothesis("version_mismatch", Confidence.STRONG, text, shown=shown, fix=_VERSION)
+        yield Hypothesis("version_mismatch", Confidence.STRONG, text, shown=shown, fix=ONE_VERSION)
 
 
 def garbled(log: LogFacts) -> Iterator[Hypothesis]:
@@ -136,7 +136,7 @@ def garbled(log: LogFacts) -> Iterator[Hypothesis]:
     if events:
         text = "the ranks' handshake messages differ in size or kind: two NCCL versions, or two jobs on one port"
         known = failed_by_itself(log) or log.of("world_size") or any(_differ(log)) or any((*networks(log), *numbers(log)))
-        yield Hypothesis("version_mismatch", Confidence.EFFECT if known else Confidence.LIKELY_MINUS, text, events, _VERSION)
+        yield Hypothesis("version_mismatch", Confidence.EFFECT if known else Confidence.LIKELY_MINUS, text, events, ONE_VERSION)
 
 
 def _differ(log: LogFacts) -> Iterator[str]:
@@ -148,7 +148,7 @@ def wire(log: LogFacts) -> Iterator[Hypothesis]:
     apart = list(_differ(log))
     if apart and failing(log):
         text = f"the ranks are told to cut messages differently: {'; '.join(apart)}"
-        yield Hypothesis("env_misuse", Confidence.STRONG, text, log.of("sizes_differ"), _SAME, shown=tuple(apart))
+        yield Hypothesis("env_misuse", Confidence.STRONG, text, log.of("sizes_differ"), SAME_VARIABLES, shown=tuple(apart))
 
 
 def names(log: LogFacts) -> Iterator[Hypothesis]:

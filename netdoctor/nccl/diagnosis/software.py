@@ -11,24 +11,15 @@ from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.addresses import link_local, of_a_bridge
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
 from netdoctor.nccl.diagnosis.outcome import before
-from netdoctor.nccl.diagnosis.ranks import WIRE
+from netdoctor.nccl.diagnosis.ranks import ONE_VERSION, SAME_VARIABLES, WIRE
 from netdoctor.nccl.diagnosis.waiting import COMPARE
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
-_VERSION = Fix(
-    "use one NCCL on all nodes: the one that the framework's wheel pins",
-    (
-        "python -c 'import torch; print(torch.cuda.nccl.version())'",
-        "grep libnccl /proc/<pid>/maps",
-        "pip list | grep -i nccl   # cu12 and cu13 wheels overwrite each other",
-    ),
-)
 _INSTALL = Fix(
     "install NCCL where the job runs, for the CUDA of the framework, and let the loader find it",
     ("ldconfig -p | grep nccl; pip list | grep -i nccl", "echo $LD_LIBRARY_PATH   # in the container, and as the job's user"),
 )
-_SAME = Fix("set the same NCCL variables on every rank", ("env | grep NCCL_ | sort   # on every node",))
 _GLOO = Fix(
     "give Gloo the interface that reaches the other nodes: one exact name, not NCCL's syntax",
     ("export GLOO_SOCKET_IFNAME=<name>", "getent hosts $(hostname)   # must not be 127.x"),
@@ -41,7 +32,7 @@ def versions(log: LogFacts) -> Iterator[Hypothesis]:
     if events:
         symbol = next(iter(caught(events, "symbol")), None)
         detail = next(iter(caught(events, "detail")), None)
-        text, fix, why = "NCCL does not fit the program that uses it", _VERSION, None
+        text, fix, why = "NCCL does not fit the program that uses it", ONE_VERSION, None
         if all(Wording.NO_LIBRARY.within(e.text) for e in events):
             text, fix = "the program cannot load NCCL's library: not installed here, or not where the loader looks", _INSTALL
             why = "no collective between GPUs works without it"
@@ -115,9 +106,13 @@ def _sizes(log: LogFacts, sizes: tuple[Event, ...]) -> Iterator[Hypothesis]:
     told = Level.INFO in log.levels and (parse(log.nccl_version or "") or (0,)) >= (2, 16, 5)
     if apart or not (told or log.of("order_differs")):
         said = f"{text}: NCCL variables differ" if apart else f"{program}; or their NCCL variables differ"
-        yield Hypothesis("env_misuse", Confidence.STRONG_MINUS, said, sizes, _SAME if apart else COMPARE, notes=apart[:4])
+        yield Hypothesis(
+            "env_misuse", Confidence.STRONG_MINUS, said, sizes, SAME_VARIABLES if apart else COMPARE, notes=apart[:4]
+        )
     if len({p.nccl_version for p in log.ranks if p.nccl_version}) > 1:
-        yield Hypothesis("version_mismatch", Confidence.LIKELY_MINUS, f"{text}: they run two versions of NCCL", sizes, _VERSION)
+        yield Hypothesis(
+            "version_mismatch", Confidence.LIKELY_MINUS, f"{text}: they run two versions of NCCL", sizes, ONE_VERSION
+        )
     yield Hypothesis("hang", Confidence.QUIET_PLUS if apart else Confidence.LIKELY_PLUS, program, sizes, COMPARE)
 
 

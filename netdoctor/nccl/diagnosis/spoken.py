@@ -70,6 +70,16 @@ def mounts(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("hang", Confidence.OPEN, text, blocked, _SLEEPS, loss=loss, subject=host)
 
 
+def lockups(log: LogFacts) -> Iterator[Hypothesis]:
+    """A CPU on which nothing else runs for seconds: a rank there stands still, and the others wait for it."""
+    events = _stopped(log, "lockup")
+    if events:
+        host = next(iter(caught(events, "host")), None)
+        text = f"a CPU{f' of {host}' if host else ''} stood still in the kernel ({caught(events, 'what')[0]})"
+        how = "dmesg -T | grep -i -A30 -e lockup -e rcu   # the stack says in which driver; a reboot ends it"
+        yield Hypothesis("node_error", Confidence.LIKELY_MINUS, text, events, how=how, subject=host)
+
+
 def engines(log: LogFacts) -> Iterator[Hypothesis]:
     """TensorRT reads engines of its own version, for GPUs of the compute capability that they were built on."""
     events = _stopped(log, "engine")
@@ -125,4 +135,4 @@ def _leads_to(e: Event, crash: Event) -> bool:
     return bool(before(e, crash)) and not apart and crash.line - e.last <= _NEAR
 
 
-RULES = (mounts, engines, libraries)
+RULES = (mounts, lockups, engines, libraries)

@@ -138,7 +138,7 @@ def short(log: LogFacts) -> Iterator[Hypothesis]:
 
 def nvml(log: LogFacts) -> Iterator[Hypothesis]:
     """NVML does not find a GPU that CUDA enumerates, or may not open it: src/misc/nvmlwrap.cc, nvml.h (nvmlReturn_t)."""
-    events = tuple(e for e in log.above_info("nvml") if max(log.good.get(e.file, 0), log.up_at.get(e.file, 0)) < e.line)
+    events = tuple(e for e in log.above_info("nvml") if log.reached.get(e.file, 0) < e.line)
     if not events:
         return
     why = next(iter(caught(events, "why")), "").lower().replace("notfound", "not found")

@@ -79,15 +79,44 @@ _MEMBER: Final = re.compile(rb"\s+\"[^\"]{1,80}\": -?\d")
 _FIGURE: Final = re.compile(rb"\s*[A-Za-z][^=]{1,80}[: ] *[+\-]?\d[\d.,]*\b")
 _RULE: Final = re.compile(rb"\s*[=\-*]{8,}\s*$")
 _BRACE: Final = re.compile(rb"[\]}]+\s*$")
-# Of what was not, or of a beginning.
-_NOT: Final = re.compile(
-    rb"\b(?:not|never|un\w+ful\w*|without|before|until|till|when|once|if|will|would|should|can|cannot|to be|partially"
-    rb"|fail\w*|error\w*|abort\w*|skipp\w*|waiting|warn\w*|download\w*|load\w*|initiali[sz]\w*|compil\w*|captur\w*|set ?up"
-    rb"|start\w*)\b",
+# Of another time than the end: a beginning, a condition, what is to come.
+_NOT_YET: Final = re.compile(
+    rb"\b(?:without|before|until|till|when|once|if|will|would|should|can|cannot|to be|skipp\w*|waiting|warn\w*"
+    rb"|download\w*|load\w*|initiali[sz]\w*|compil\w*|captur\w*|set ?up|start\w*)\b",
     re.IGNORECASE,
 )
-_NONE_FAILED: Final = re.compile(
-    rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*|warnings?)|\b(?:errors?|fail\w*)\W{1,3}0\b", re.IGNORECASE
+# What a line says of itself beside its good word: that something is missing of it, or how it ended (sysexits, Slurm's states).
+_DOUBT: Final = re.compile(
+    rb"\b(?:but|except|although|however|missing|lost|incomplete\w*|partially|premature\w*|interrupt\w*|un\w*success\w*"
+    rb"|unreachable|unrespons\w*|hung|hangs?|hanging|stuck|time[sd]?[ -]?out|timeouts?|diverg\w*|cancell?ed|killed|crash\w*"
+    rb"|terminated(?! normally)|abort\w*|fail\w*|errors?|\w*exceptions?|excluded|dropped|corrupt\w*"
+    rb"|not|never|none|false|nan|inf|empty"
+    rb"|no (?:rank|node|worker|test|task|result|output|checkpoint|gpu|process)\w*)(?![\w/])"
+    rb"|out[ _]of[ _]memory|\b(?:status|state|result|outcome)['\"]? ?[:=] ?['\"]?"
+    rb"(?!(?:ok|success\w*|succeeded|pass\w*|complete\w*|finished|done|true)\b)[a-z1-9]"
+    rb"|\b(?:exit|return|rc)(?:ed)?(?:[ _]?(?:code|status|value))?\W{0,4}[1-9]\d{0,2}\b(?!\.)"
+    rb"|\bsignal\W{1,3}(?:sig|[1-9])|\w\?",
+    re.IGNORECASE,
+)
+# None of what would be bad, figures of that name, and names of files.
+_NO_DOUBT: Final = re.compile(
+    rb"\b(?:no|0|without(?: any)?) (?:\w{1,20} )?"
+    rb"(?:errors?|fail\w*|warnings?|exceptions?|time-?outs?|crash\w*|missing|lost|nan)\b"
+    rb"|\b\w*(?:errors?|fail\w*|time-?outs?|missing|lost|dropped|nan|exceptions?)\w*['\"]?\W{1,4}"
+    rb"(?:0\b(?!\.)|-?\d{0,9}\.\d+|none\b|null\b)"
+    rb"|\berror rate\b|(?<!\S)\S*/\S*|(?<!\S)[\w.\-]+\.[a-z]\w{1,6}(?!\S)"
+    # torch's own last words, and its C++ part's, which say what was not done or may come
+    rb"|.*interpreter state is not initialized\..*|process group has NOT been destroyed"
+    rb"|destroy_process_group\(\) was not called",
+    re.IGNORECASE,
+)
+# How many of all came to it: "7 of 8 ranks", "completed: 0/8".
+_SOME: Final = re.compile(
+    rb"(?:\b(?:completed?|finished|done|passed|ok|succeeded)\W{1,3}(?=\d+ ?/ ?\d+\W*$)|(?<![\w./\-])"
+    rb"(?=\d+ ?(?:/|of|out of) ?\d+ (?:ok\b|passed|succe"
+    rb"|\w{0,20} ?(?:rank|node|worker|gpu|process|task|job|test|host|check|pod|shard|replica))))"
+    rb"(?P<at>\d{1,7}) ?(?:/|of|out of) ?(?P<all>\d{1,7})",
+    re.IGNORECASE,
 )
 _COUNT: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
 _EARLY: Final = re.compile(rb"\bearly[ _-]?stop|\bstop\w*[ _-]early\b", re.IGNORECASE)
@@ -102,6 +131,13 @@ def left(line: bytes) -> int | None:
         return None
     found = [(int(one["all"]) - int(one["at"]), int(one["all"])) for one in _COUNT.finditer(line[:_LONGEST])]
     return max((0 if rest * _SHARE <= all_ else rest for rest, all_ in found), default=None)
+
+
+def doubtful(line: bytes) -> bool:
+    """Whether a line that has a good word for the end takes it back itself: "training finished with errors", "7 of 8 ranks"."""
+    line = line[:_LONGEST]
+    some = any(int(one["at"]) < int(one["all"]) for one in _SOME.finditer(line))
+    return some or _DOUBT.search(_NO_DOUBT.sub(b"", line)) is not None
 
 
 def early(line: bytes) -> bool:
@@ -129,7 +165,7 @@ def end(
         behind.insert(0, (number, work[1][:_LONGEST]))
     done = rest <= 1 and (number or len(told) > _TOLD)  # some count from zero; "done" by itself is done with nothing
     for at, said in reversed(behind):
-        if level(said) is Level.WARNED or _NOT.search(_NONE_FAILED.sub(b"", said)):
+        if level(said) is Level.WARNED or _NOT_YET.search(_NO_DOUBT.sub(b"", said)) or doubtful(said):
             continue
         words = _words(said)
         completed = (done and (_COMPLETED.match(words) or _EXIT.match(words))) or (once and took(said))
@@ -144,7 +180,7 @@ def _last(told: Sequence[tuple[int, bytes]]) -> bool:
     said = told[-1][1]
     document = _BRACE.match(said) is not None and sum(_MEMBER.match(line) is not None for _, line in told) > 1
     ruled = _RULE.match(said) is not None and sum(_FIGURE.match(line) is not None for _, line in told) > 2
-    return document or ruled or (_SUMMARY.match(_words(said)) is not None and _NOT.search(said) is None)
+    return document or ruled or (_SUMMARY.match(_words(said)) is not None and not (_NOT_YET.search(said) or doubtful(said)))
 
 
 def _words(line: bytes) -> bytes:

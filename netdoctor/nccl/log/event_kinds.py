@@ -85,6 +85,7 @@ _Surroundings = Literal[
     "hello",
     "mount",
     "blocked",
+    "lockup",
     "engine",
     "library",
     "orphaned",

@@ -63,7 +63,7 @@ NOT_PLAIN: Final = Plain(False, False, False, False)
 class Shape:
     """What lines of one shape have in common: lines are of one shape if they are equal apart from digits."""
 
-    __slots__ = ("glued", "handler", "hot", "patience", "patterns", "plain")
+    __slots__ = ("ends", "glued", "handler", "hot", "patience", "patterns", "plain")
 
     def __init__(
         self, handler: messages.Handler | None, patterns: tuple[Pattern, ...], glued: bool, plain: Plain = NOT_PLAIN
@@ -72,6 +72,8 @@ class Shape:
         self.glued = glued  # a second record follows on the same line
         self.handler = handler
         self.patterns = patterns
+        # A good end by the program's own word, and nothing else; the figures of a bar may be any.
+        self.ends = bool(patterns) and all(p.kind == "finished" and "bar" not in p.named for p in patterns)
         # Process -> (how often, its last events): a message that floods is counted after `patience` times and not read again.
         # Digits are not part of a shape: where digits tell events apart (a status, an errno), every line is read.
         self.hot: dict[int, tuple[int, tuple[CollectedEvent, ...]]] = {}

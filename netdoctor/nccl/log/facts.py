@@ -308,6 +308,11 @@ class LogFacts(RunLog):
             last[file] = max(last.get(file, 0), lines[-1])
         return last
 
+    @cached_property
+    def reached(self) -> Mapping[str, int]:
+        """File -> the last line that shows work, or a communicator that is set up."""
+        return {file: max(self.good.get(file, 0), self.up_at.get(file, 0)) for file in {*self.good, *self.up_at}}
+
     @property
     def came_up(self) -> bool:
         """Whether at least one communicator was set up."""

@@ -19,7 +19,8 @@ _ILL: Final = re.compile(
 )
 # A figure of that name, or that there is none ("test error: 0.12", "no errors", "0 failed"), and what Python and ld.so ignored.
 _NONE: Final = re.compile(
-    rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror rate\b|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
+    rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
+    rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
     rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|\bfail\w*\b[\w ]{0,30}[:=] *0\b(?!\.)"
     rb"|\bto (?:avoid|prevent|disable)\b|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
@@ -114,6 +115,11 @@ class LastWords:
             self._hints[number] = line
         return True
 
+    def doubted(self, line: bytes, number: int) -> None:
+        """A line that says of the end that it was a good one, and takes it back."""
+        if len(self._lines) < _MOST:
+            self._lines[number] = line
+
     @property
     def silence(self) -> int:
         """Minutes between the last sign of work and the last line."""
@@ -124,6 +130,8 @@ class LastWords:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
         steps, epochs = _STEPS.search(self._count), list(_EPOCH.finditer(self._count))
         if steps is None or self._rest or self.latest in {self._count, self._work} or _BEGUN.search(self.latest):
+            return ""
+        if closing.doubtful(self.latest):
             return ""
         if any(one["at"] is None or int(one["at"]) != int(one["all"]) for one in (steps, *epochs)):
             return ""

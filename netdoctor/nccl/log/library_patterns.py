@@ -1,7 +1,7 @@
 # ruff: noqa: E501  (a row a line)
 """What libraries and the kernel say at the level of an error, often right before a process ends: one row a speaker.
 
-Sources: Linux (net/sunrpc/clnt.c, kernel/hung_task.c, fs/smb/client/connect.c, fs/ceph/mds_client.c), Lustre
+Sources: Linux (net/sunrpc/clnt.c, kernel/hung_task.c, kernel/watchdog.c, mlx5/core/health.c, fs/smb/client/connect.c, fs/ceph/mds_client.c), Lustre
 (lustre/ptlrpc/import.c), UCX (src/ucs/debug/log.c: the component, then the level in five letters), TensorRT's loggers ("[TRT] [E]",
 "[TensorRT-LLM][ERROR]", and the runtime's own "Error Code N: Kind (text)"), NVSHMEM (src/include/util.h), Open MPI
 (orte/mca/plm/base/help-plm-base.txt), TensorFlow (tensorflow/python/lib/core/py_func.cc).
@@ -40,6 +40,43 @@ PATTERNS: Final = (
         "ucx  error|ucx  fatal|[tensorrt-llm][error]|[trt] [e]|[tensorrt] error:|error code |non-zero status: |null value",
         r"\b(?P<who>UCX)  (?:ERROR|FATAL) (?!.*Destination is unreachable)(?P<said>.{1,300})|\[(?P<who2>TensorRT-LLM)\]\[ERROR\] (?!Assertion failed)(?P<said2>.{1,300})|\[TRT\] \[E\] (?P<said3>.{1,300})|\[TensorRT\] ERROR: (?P<said4>.{1,300})|(?P<said5>Error Code \d+: (?-i:[A-Z])[\w ]{2,40}\(.{1,300})|(?P<said6>\.(?:cpp|cu):\d+: (?:non-zero status: \d+|NULL value) .{1,200})",
         "said",
+    ),
+    # the kernel's watch over its own CPUs: kernel/watchdog.c, kernel/rcu/tree_stall.h
+    row(
+        "lockup",
+        "soft lockup|hard lockup|detected stalls|detected expedited|self-detected stall",
+        r"(?:(?P<host>[\w.\-]+) kernel: .{0,60}?)?(?:(?P<what>soft lockup) - CPU#\d+ stuck for \d+s|Watchdog detected (?P<what2>hard LOCKUP) on cpu \d+|(?P<what3>rcu_\w+ (?:detected stalls|detected expedited stalls|self-detected stall)))",
+        "host what",
+    ),
+    # mlx5's health poll: drivers/net/ethernet/mellanox/mlx5/core/health.c
+    row(
+        "async_event",
+        "health compromised|firmware internal error|recovery flow aborted",
+        r"mlx5_core (?P<dev>[\da-f:.]{12,16}): .{0,120}?(?P<event>health compromised|firmware internal error|health recovery flow aborted)",
+        "dev",
+    ),
+    # ROCr (core/runtime/runtime.cpp): the driver reset a GPU, or a kernel on it never ended
+    row("cuda", "hw exception by gpu", r"HW Exception by GPU .{1,120}?reason ?: ?(?P<what>[^\n]{3,80})", "what"),
+    # systemd (src/core/service.c), timeout of coreutils (src/timeout.c, with -v), SkyPilot
+    row(
+        "died",
+        "main process exited|failed with result|return code list",
+        r"Main process exited, code=(?:killed|dumped), status=(?!(?:2|15)/)(?P<signal>\d+)/|Main process exited, code=exited, status=(?P<code>[1-9]\d*)/|Failed with result '(?P<how>oom-kill)'|failed with return code list: \[(?:-?(?:0|143|15), )*(?P<code2>[1-9]\d*)",
+        "signal code how",
+    ),
+    row(
+        "ended",
+        "main process exited|timeout: sending signal",
+        r"Main process exited, code=killed, status=(?P<why>2|15)/|(?P<why2>timeout: sending signal) \w+ to command",
+        "why",
+    ),
+    # Open MPI (help-orterun.txt, help-odls-default.txt)
+    row(
+        "unstarted",
+        "unable to launch the specified application",
+        r"unable to launch the (?P<launch>specified application.{0,60})",
+        "host",
+        follow=2,
     ),
     # Open MPI's name of the process that ended first: [[job,step],rank]
     row("died", "process name: [[", r"Process name: \[\[\d+,\d+\],(?P<of>\d+)\]", "of", follow=1),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log import benign, documents, forms, levels, messages, nccl_tests, prefix, runs
+from netdoctor.nccl.log import benign, closing, documents, forms, levels, messages, nccl_tests, prefix, runs
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
@@ -173,11 +173,9 @@ class Parser:
         self.accumulator.counted = self._last_words.counted
         self.accumulator.silence = max(self.accumulator.silence, self._last_words.silence)
         if (end := self._last_words.end) is not None:
-            index = self._unnamed()
-            self._events.closed(end[1], Writer(index, self.accumulator.processes[index], prefix.bare(end[1])), end[0])
+            self._events.closed(end[1], self._anyone(end[1]), end[0])
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
-            index = self._unnamed()
-            self._events.last_word(line, Writer(index, self.accumulator.processes[index], prefix.bare(line)), number)
+            self._events.last_word(line, self._anyone(line), number)
 
     def _chunk(self, chunk: bytes, every: bool) -> None:
         """Whole lines.  The accumulator's line count is that of all files, `_line` the number of the line before the chunk."""
@@ -273,6 +271,11 @@ class Parser:
             self._anonymous = self.accumulator.process("", -1 - len(self.accumulator.files))
         return self._anonymous
 
+    def _anyone(self, line: bytes) -> Writer:
+        """The writer of a line without a prefix."""
+        index = self._unnamed()
+        return Writer(index, self.accumulator.processes[index], prefix.bare(line))
+
     def _shape(self, msg: bytes, tagged: bool, warns: bool = False) -> Shape:
         key = msg.translate(None, _DIGITS) if not warns else b"\1" + msg.translate(None, _DIGITS)
         shape = self._shapes.get(key)
@@ -310,8 +313,7 @@ class Parser:
         raised = self._tracebacks.feed(line, number) if self._tracebacks.concerns(line) else None
         if raised is not None:
             if raised.handled:
-                index = self._unnamed()
-                self._events.handled(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)))
+                self._events.handled(raised, self._anyone(line))
             if (raised.ignored or levels.caught(line)) and not any(p.kind in _TELLS for p in matching(raised.text)):
                 return
             self._raised(raised, line)
@@ -336,26 +338,26 @@ class Parser:
         if work:
             accumulator.worked(prefix.rank(line[:_MARK]), number)
             self._last_words.work(line, number)
-        if facts and self._facts(line):
-            return
-        if of_others and not any(p.kind == "service" for p in shape.patterns):
+        if (facts and self._facts(line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
         bare = _BARE.search(line) if may_be_bare else None
         if shape.patterns and benign.text_of_a_program(line):
+            return
+        if shape.ends and closing.doubtful(line):
+            self._last_words.doubted(line, number)
             return
         if not shape.patterns and not bare:
             if not (self._last_words.feed(line, number) or self._events.following or line[:1].isspace()):
                 accumulator.spoke()
             return
-        index = self._unnamed()
-        process = accumulator.processes[index]
+        writer = self._anyone(line)
         handler = messages.handler(line[bare.start() :]) if bare else None
         if bare and handler:
             accumulator.nccl_lines += 1
-            handler(accumulator, process, -1, line[bare.start() :])
+            handler(accumulator, writer.process, -1, line[bare.start() :])
         if shape.patterns:
             self._runs.fell |= any(p.kind in _ENDS for p in shape.patterns)
-            self._events.collect(shape, line, Writer(index, process, prefix.bare(line)), number, None)
+            self._events.collect(shape, line, writer, number, None)
 
     def _next_run(self, begin: int) -> None:
         """Another job's output follows, of which `begin` is the first line: what came before is not asked for."""
@@ -383,8 +385,7 @@ class Parser:
         if "ended" in kinds:
             self._events.interrupted(raised.cause)
         if not kinds & NOT_RAISED and not (raised.printed and benign.of_others(raised.text)):
-            index = self._unnamed()
-            self._events.raised(raised, Writer(index, self.accumulator.processes[index], prefix.bare(line)), bool(kinds), line)
+            self._events.raised(raised, self._anyone(line), bool(kinds), line)
 
 
 def parse_bytes(data: bytes) -> LogFacts:

@@ -42,6 +42,8 @@ class Wording(Enum):
     # a class's name by custom, and c10's own (c10/util/Exception.h, TORCH_INTERNAL_ASSERT)
     NAMES_AN_EXCEPTION = r"INTERNAL ASSERT FAILED at |(?-i:\b[A-Z]\w{0,60}(?:Error|Exception)\b\W)"
     TRACEBACK = r"Traceback \(most recent call last\)"
+    # behind a mark, a time or a logger's name
+    CALLED_AN_ERROR = r"^(?:.{0,80}?[\])>:\-|\d] ?)?(?-i:(?:ERROR|FATAL|CRITICAL)\b|[Ee]rror:(?!:))"
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
     # strerror(3), as Python quotes it behind the number (Objects/exceptions.c, OSError)
     ADDRESS_IN_USE = r"\[Errno 98\]|address already in use"
@@ -110,7 +112,7 @@ class Wording(Enum):
     PORT_UP = "port active|port_active"  # IBV_EVENT_PORT_ACTIVE
     CATASTROPHIC = "catastrophic"
     WORK_QUEUE = "work queue"
-    DEVICE_FATAL = "device fatal"
+    DEVICE_FATAL = "device fatal|health compromised|firmware internal error|recovery flow aborted"
     GID_CHANGE = "gid|unknown event type"
     QUEUE_PAIR_BROKE = "access|work queue|fatal"
     KERNEL_ABI = "abi"

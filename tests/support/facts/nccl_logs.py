@@ -14,6 +14,7 @@ from netdoctor.allreduce.plan import GLOO
 from netdoctor.allreduce.verdict import busbw
 from netdoctor.facts.runs import AllReduce, RankResult, Run, TorchFacts, Way
 
+STEPS = "".join(f"step {n} loss 2.0\n" for n in range(9))  # work of a program, in its own words
 CHANGES = (
     ("NCCL_DEBUG", "INFO"),
     ("NCCL_DEBUG_FILE", "/dev/null"),
