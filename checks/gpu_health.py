@@ -20,6 +20,7 @@ from netdoctor.api import (
     LOOK_AT_LOG,
     POWER_BRAKE,
     SW_THERMAL,
+    WHOLE_LOG,
     WITH_RUN,
     Action,
     Environ,
@@ -393,7 +394,7 @@ def _reported(
     elif pci.by_wsl:
         yield unknown("the driver of these GPUs is that of Windows, and says nothing in this kernel's log", subject=LOG)
     elif log.begun is not True:
-        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=f"journalctl -k -b; {how}")
+        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=WHOLE_LOG)
     elif not still:
         seen = sorted({event.title for event in log.events if event.place in shown or event.switch})
         notes = (f"since boot: {', '.join(seen)}",) if seen else ()

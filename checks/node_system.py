@@ -14,6 +14,7 @@ from netdoctor.api import (
     CLOSED,
     FROM_JOB,
     LOOK_AT_LOG,
+    WHOLE_LOG,
     Finding,
     Fix,
     KernelLog,
@@ -207,7 +208,7 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
     if lost is not None:
         yield unknown(f"whether what the kernel said of errors still holds was not seen: {lost}", subject=LOG, how=how)
     elif log.begun is not True:
-        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=f"journalctl -k -b; {how}")
+        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=WHOLE_LOG)
     elif not wrong and not found:
         notes = (f"since boot, and over: {', '.join(sorted(map(str, past)))}",) if past else ()
         yield ok(f"nothing that the kernel said since boot is still open, by {log.source}", subject=LOG, notes=notes)

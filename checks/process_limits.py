@@ -262,7 +262,7 @@ def _tightest(subject: str, caps: Caps, need: Need, what: str, here: Here) -> Fi
     tight = min(known, key=lambda cap: cap.most - (cap.used or 0), default=None)
     found = here.judged(subject, tight, need, subject, what) if tight is not None else None
     lost = missing(caps, *(caps or ()), *(cap.used for cap in known if cap is not tight))  # of these any may be the tighter
-    if found is not None and (found.status is Status.FAIL or (lost is None and found.status is Status.UNKNOWN)):
+    if found is not None and found.status is Status.FAIL:
         return found
     if lost is not None:
         return unknown(f"limits of the cgroup could not be read: {lost}", subject=subject)
