@@ -185,9 +185,8 @@ def _silent(system: System, log: KernelLog) -> Iterator[Finding]:
 
 def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> Iterator[Finding]:
     """What the kernel said since boot, and what of it still holds."""
-    how = LOOK_AT_LOG
     if isinstance(log.system, Unavailable):
-        yield unknown(f"what the kernel said since boot could not be read: {log.system}", subject=LOG, how=how)
+        yield unknown(f"what the kernel said since boot could not be read: {log.system}", subject=LOG, how=LOOK_AT_LOG)
         return
     wrong = [*_stuck(system), *_lockups(system, log.system), *_unrecovered(log.system, pci)]
     fix = Fix(f"{place}{REBOOT.summary}", REBOOT.commands)
@@ -206,7 +205,7 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         shorter = Unavailable(Kind.NOT_READ, "/proc/uptime is shorter than the log: a container's (lxcfs)")
         lost = missing(lost, shorter)
     if lost is not None:
-        yield unknown(f"whether what the kernel said of errors still holds was not seen: {lost}", subject=LOG, how=how)
+        yield unknown(f"whether what the kernel said of errors still holds was not seen: {lost}", subject=LOG, how=LOOK_AT_LOG)
     elif log.begun is not True:
         yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=WHOLE_LOG)
     elif not wrong and not found:

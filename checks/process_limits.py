@@ -111,7 +111,7 @@ class Here:
     def judged(self, subject: str, cap: Cap, need: Need, flag: str, what: str) -> Finding:
         """One limit; `what` has a place for a figure."""
         used, name = cap.used or 0, cap.file.rpartition("/")[2]
-        left, fix = max(0, cap.most - used), fix_container(self.vantage, flag)
+        left, fix = cap.most - used, fix_container(self.vantage, flag)
         evidence: dict[str, Any] = {"limit": cap.most, "ranks": self.ranks, "least": need.least, "enough": need.most}
         said: dict[str, Any] = {"subject": subject, "measured": {"file": cap.file, "used": used}, **evidence}
         has = f"{name} leaves {what.format(_figure(subject, cap.most))}"
