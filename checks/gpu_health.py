@@ -20,6 +20,7 @@ from netdoctor.api import (
     LOOK_AT_LOG,
     POWER_BRAKE,
     SW_THERMAL,
+    WHOLE_LOG,
     WITH_RUN,
     Action,
     Environ,
@@ -367,9 +368,8 @@ def _reported(
 
     Of NVSwitches, and of the GPUs that are seen here; where this is the whole node, of those that are gone as well.
     """
-    how = LOOK_AT_LOG
     if isinstance(log.events, Unavailable):
-        yield unknown(f"whether the driver reported errors (Xid) could not be read: {log.events}", subject=LOG, how=how)
+        yield unknown(f"whether the driver reported errors (Xid) could not be read: {log.events}", subject=LOG, how=LOOK_AT_LOG)
         return
     shown = {gpu.pci: gpu for gpu in own}
     serious = [event for number, event in enumerate(log.events) if _is_open(number, event, log.events, shown)]
@@ -389,11 +389,11 @@ def _reported(
         for found in _fails(name, wrong, expectation.place(vantage)):
             yield _rebooted(next((event.recovery for event in some if event.recovery), 0), found, expectation.place(vantage))
     if away and lost is not None:
-        yield unknown(f"whose GPU it is that the driver reported errors of is not known: {lost}", subject=LOG, how=how)
+        yield unknown(f"whose GPU it is that the driver reported errors of is not known: {lost}", subject=LOG, how=LOOK_AT_LOG)
     elif pci.by_wsl:
         yield unknown("the driver of these GPUs is that of Windows, and says nothing in this kernel's log", subject=LOG)
     elif log.begun is not True:
-        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=f"journalctl -k -b; {how}")
+        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=WHOLE_LOG)
     elif not still:
         seen = sorted({event.title for event in log.events if event.place in shown or event.switch})
         notes = (f"since boot: {', '.join(seen)}",) if seen else ()

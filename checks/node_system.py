@@ -14,6 +14,7 @@ from netdoctor.api import (
     CLOSED,
     FROM_JOB,
     LOOK_AT_LOG,
+    WHOLE_LOG,
     Finding,
     Fix,
     KernelLog,
@@ -184,9 +185,8 @@ def _silent(system: System, log: KernelLog) -> Iterator[Finding]:
 
 def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> Iterator[Finding]:
     """What the kernel said since boot, and what of it still holds."""
-    how = LOOK_AT_LOG
     if isinstance(log.system, Unavailable):
-        yield unknown(f"what the kernel said since boot could not be read: {log.system}", subject=LOG, how=how)
+        yield unknown(f"what the kernel said since boot could not be read: {log.system}", subject=LOG, how=LOOK_AT_LOG)
         return
     wrong = [*_stuck(system), *_lockups(system, log.system), *_unrecovered(log.system, pci)]
     fix = Fix(f"{place}{REBOOT.summary}", REBOOT.commands)
@@ -205,9 +205,9 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         shorter = Unavailable(Kind.NOT_READ, "/proc/uptime is shorter than the log: a container's (lxcfs)")
         lost = missing(lost, shorter)
     if lost is not None:
-        yield unknown(f"whether what the kernel said of errors still holds was not seen: {lost}", subject=LOG, how=how)
+        yield unknown(f"whether what the kernel said of errors still holds was not seen: {lost}", subject=LOG, how=LOOK_AT_LOG)
     elif log.begun is not True:
-        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=f"journalctl -k -b; {how}")
+        yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=WHOLE_LOG)
     elif not wrong and not found:
         notes = (f"since boot, and over: {', '.join(sorted(map(str, past)))}",) if past else ()
         yield ok(f"nothing that the kernel said since boot is still open, by {log.source}", subject=LOG, notes=notes)

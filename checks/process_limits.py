@@ -111,7 +111,7 @@ class Here:
     def judged(self, subject: str, cap: Cap, need: Need, flag: str, what: str) -> Finding:
         """One limit; `what` has a place for a figure."""
         used, name = cap.used or 0, cap.file.rpartition("/")[2]
-        left, fix = max(0, cap.most - used), fix_container(self.vantage, flag)
+        left, fix = cap.most - used, fix_container(self.vantage, flag)
         evidence: dict[str, Any] = {"limit": cap.most, "ranks": self.ranks, "least": need.least, "enough": need.most}
         said: dict[str, Any] = {"subject": subject, "measured": {"file": cap.file, "used": used}, **evidence}
         has = f"{name} leaves {what.format(_figure(subject, cap.most))}"
@@ -262,7 +262,7 @@ def _tightest(subject: str, caps: Caps, need: Need, what: str, here: Here) -> Fi
     tight = min(known, key=lambda cap: cap.most - (cap.used or 0), default=None)
     found = here.judged(subject, tight, need, subject, what) if tight is not None else None
     lost = missing(caps, *(caps or ()), *(cap.used for cap in known if cap is not tight))  # of these any may be the tighter
-    if found is not None and (found.status is Status.FAIL or (lost is None and found.status is Status.UNKNOWN)):
+    if found is not None and found.status is Status.FAIL:
         return found
     if lost is not None:
         return unknown(f"limits of the cgroup could not be read: {lost}", subject=subject)

@@ -31,7 +31,7 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import UNLIMITED, Kernel, Module
-from netdoctor.facts.kernel_log import LOOK_AT_LOG, Action, KernelLog, SystemEvent, Trouble, XidEvent
+from netdoctor.facts.kernel_log import LOOK_AT_LOG, WHOLE_LOG, Action, KernelLog, SystemEvent, Trouble, XidEvent
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import GIVE_PYTHON, JobPython, Linkage, Torch
@@ -204,6 +204,7 @@ __all__ = [
     "STATE_RANKS",
     "SW_THERMAL",
     "UNLIMITED",
+    "WHOLE_LOG",
     "WITH_RUN",
     "Accelerator",
     "Action",

@@ -83,6 +83,7 @@ class Action(Word):
 
 
 LOOK_AT_LOG: Final = "dmesg, as root on the node"  # how to find out what could not be read of it
+WHOLE_LOG: Final = "journalctl -k -b, as root on the node"  # and where the kernel no longer has it
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
 from netdoctor.model import Finding, Status, Unavailable
 from tests.support import facts as f
+from tests.support.machines.composed import Composed
 
 LOST, NO_RUN = Unavailable("denied"), Unavailable("refused", "--no-allreduce")
 PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
@@ -85,6 +86,32 @@ def test_what_is_hidden_is_no_pass_without_a_run() -> None:
             assert judged("pids", facts | {Baseline: NO_RUN}).status is UNKNOWN
             assert judged("pids", {**facts, Baseline: f.baseline(), Intent: f.job(ranks_per_node=2)}).status is PASS
             assert judged("pids", {**facts, Baseline: f.baseline(), Intent: f.job(ranks_per_node=99)}).status is not PASS
+    ran = f.baseline()
+    as_many = {Baseline: ran, Intent: f.job(ranks_per_node=ran.run.experiment.ranks)}
+    assert judged("pids", {Cgroups: groups(hidden=True), **as_many}).status is PASS
+    for hidden, why in ((True, "a namespace or a mount hides them"), (LOST, "denied")):
+        assert judged("pids", {Cgroups: groups(hidden=hidden), Baseline: NO_RUN}).message.endswith(f"not seen: {why}")
+
+
+def test_exactly_as_much_as_they_take_is_enough() -> None:
+    job = {Intent: f.job(ranks_per_node=8)}
+    for cpu, count in ((f.cpu(online=LOST), 4096), (f.cpu(online=frozenset(range(16))), 16)):
+        most = 8 * (64 + count)
+        for have, status in ((most, PASS), (most - 1, UNKNOWN)):
+            found = judged("pids", {Cpu: cpu, Cgroups: groups(pids=cap(have)), **job})
+            assert (found.status, found.evidence["enough"]) == (status, most)
+    user = {Vantage: f.vantage(capabilities=frozenset()), Tasks: Tasks(0, hidden=True), Baseline: NO_RUN, **job}
+    cpu = f.cpu(online=frozenset(range(16)))
+    for threads, status in ((4096 - 640, PASS), (4096 - 639, UNKNOWN)):
+        kernel = replace(ulimit(nproc=4096), threads=threads)
+        assert judged("nproc", {**user, Cpu: cpu, Kernel: kernel}).status is status
+
+
+def test_the_tightest_is_the_one_that_leaves_the_least() -> None:
+    two = (Cap("/a/b", 20, 0), Cap("/a", 21, 1.5))
+    assert judged("cpu", {Cpu: f.cpu(online=frozenset(range(64))), Cgroups: groups(cpu=two)}).measured["file"] == "/a"
+    lost = judged("pids", {Cgroups: groups(pids=(LOST, *cap(16)))})
+    assert (lost.status, lost.message) == (UNKNOWN, "limits of the cgroup could not be read: denied")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +143,7 @@ def test_a_job_of_nobody_knows_how_many_nodes() -> None:
     for limit, status in ((5, FAIL), (1024, UNKNOWN), (65536, UNKNOWN), (1048576, PASS), (-1, PASS)):
         found = judged("nofile", {**several, Kernel: ulimit(nofile=limit)})
         assert found.status is status
-        assert status is not UNKNOWN or any("how many nodes it has nobody says" in note for note in found.notes)
+        assert status is not UNKNOWN or any("how many nodes it has nobody says: at most 16384" in note for note in found.notes)
 
 
 def test_processes_of_the_user() -> None:
@@ -146,6 +173,9 @@ def test_what_the_user_runs_already(used: Any, namespace: str, run: Any, status:
     facts: dict[type, object] = {Vantage: user, Tasks: Tasks(used), Kernel: kernel, Baseline: run}
     found = judged("nproc", {**facts, Intent: f.job(ranks_per_node=2 if run is not NO_RUN else 8)})
     assert found.status is status
+    if "is not seen from here" in found.message:
+        where = "that /proc hides (hidepid)" if namespace == "4026531836" else "in other PID namespaces (containers)"
+        assert f"what the user runs {where} counts as well" in found.message
     if isinstance(used, int) and used > 2048:
         assert "much of that is taken" in found.message and found.measured["used"] == used
 
@@ -238,3 +268,46 @@ def test_a_limit_that_the_job_met(subject: str, met: Any, status: Status, notes:
 def test_a_limit_that_is_low_is_said_to_have_been_met(caps: Any, status: Status) -> None:
     found = judged("pids", {Cgroups: groups(pids=caps, refused=Counted(1, of_job=True))})
     assert found.status is status and "since this job began the kernel refused" in found.notes[-1]
+
+
+# The limit of addresses (ulimit -v), which CUDA meets before any memory is used.
+
+REFUSED = {"unavailable": "failed", "detail": "cuInit: CUDA_ERROR_OUT_OF_MEMORY (2)", "code": 2}
+OTHER = {"unavailable": "failed", "detail": "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)", "code": 802}
+
+
+def said(limit: str, cuda: Any = None, name: str = "dgx-h100", *, ran: bool = False) -> Finding | None:
+    machine = Composed(name, {}, {"job.nodes": 1, "job.ranks_per_node": 8, "vantage": "job"})
+    text = machine.files.files["/proc/self/limits"]
+    machine.files.write(
+        "/proc/self/limits", text.replace("address space         unlimited ", f"address space         {limit:<10}")
+    )
+    if cuda:
+        machine.host.answers["ask:cuda"] = {"driver_version": 13000, "devices": cuda}
+    if not ran:
+        setattr(machine, "_runs", lambda _: {})  # noqa: B010 - a method
+    found = machine.judged("process.limits")
+    return next((one for one in found if one.subject == "addresses"), None)
+
+
+def test_cuda_is_out_of_memory_below_a_limit() -> None:
+    one = said("70866960384", REFUSED)
+    assert one is not None
+    assert (one.status, str(one.severity)) == ("fail", "critical")
+    assert one.message == "ulimit -v leaves 66 GiB of addresses, and cuInit ends with CUDA_ERROR_OUT_OF_MEMORY (2)"
+
+
+@pytest.mark.parametrize(
+    ("limit", "cuda", "name", "ran", "status"),
+    [
+        ("unlimited", None, "dgx-h100", False, None),
+        ("unlimited", REFUSED, "dgx-h100", False, None),  # something else has the memory
+        ("70866960384", None, "dgx-h100", False, Status.UNKNOWN),  # cuInit came through; a context may not
+        ("70866960384", OTHER, "dgx-h100", False, Status.UNKNOWN),
+        ("70866960384", None, "dgx-h100", True, None),  # the ranks of the run had their contexts
+        ("70866960384", None, "cpu-node", False, None),
+    ],
+)
+def test_what_the_limit_alone_says(limit: str, cuda: Any, name: str, ran: bool, status: Status | None) -> None:
+    one = said(limit, cuda, name, ran=ran)
+    assert (one and one.status) == status
