@@ -11,10 +11,11 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, CommonRun, PathRun, Run
-from netdoctor.model import Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.integers import integer
 from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource, family
+from netdoctor.nccl.plugins import NET, opened
 from netdoctor.nccl.rdma_access import usable
 from netdoctor.nccl.selector import parse_hcas
 
@@ -71,13 +72,14 @@ def _by_settings(environ: Environ, libraries: Libraries) -> Carrier | None:
         return Carrier(None, f"the job's variables: {lost}")
     if forced and forced.lower() == SOCKET.lower():
         return Carrier(True, f"NCCL_NET={forced}")
-    plugins = libraries.plugins
-    if isinstance(plugins, Unavailable):
-        return Carrier(None, f"network plugins: {plugins}")
-    if plugins:
-        return Carrier(None, f"a network plugin is installed ({plugins[0].name}), and no log says whether it carries the data")
+    named, have = environ.get(NET.variable), libraries.plugins
+    if (lost := missing(named, have)) is not None:
+        return Carrier(None, f"network plugins: {lost}")
+    plugin = opened(have or (), NET.names(named or None, Unavailable(Kind.NOT_READ)))
+    if plugin and not plugin.refused:
+        return Carrier(None, f"a network plugin is installed ({plugin.name}), and no log says whether it carries the data")
     if ib_off and integer(ib_off):
-        return Carrier(True, f"NCCL_IB_DISABLE={ib_off}, and no network plugin is installed")
+        return Carrier(True, f"NCCL_IB_DISABLE={ib_off}, and no network plugin is {'taken' if have else 'installed'}")
     return None
 
 
