@@ -55,8 +55,7 @@ def log_of(run: Run | Unavailable | None) -> LogFacts | None:
 
 def _by_log(baseline: Baseline, paths: PathRun) -> Carrier | None:
     runs = (*((baseline.run,) if baseline.run else ()), *(paths.runs or ()))
-    logs = [log for run in runs if (log := log_of(run)) is not None]
-    logged = {log.net for log in logs if log.net and log.net_inferred is not NetSource.ERRORS}  # those show no more than a try
+    logged = {log.net for run in runs if (log := log_of(run)) is not None and log.net and not _tried_alone(run, log)}
     if not logged:
         return None
     names = ", ".join(sorted(logged))
@@ -133,6 +132,12 @@ def sockets_meant(name: str) -> bool:
 
 
 def shown_network(run: Run) -> str | None:
-    """The family of the network that this run's log says was taken; an error's source file shows no more than a try."""
+    """The family of the network that this run's log says was taken."""
     log = log_of(run)
-    return None if log is None or not log.net or log.net_inferred is NetSource.ERRORS else network_family(log.net)
+    return None if log is None or not log.net or _tried_alone(run, log) else network_family(log.net)
+
+
+def _tried_alone(run: Run, log: LogFacts) -> bool:
+    """An error's source file shows no more than a try.  So do the devices that NET/IB lists: it does so before NCCL chooses, and
+    where NCCL_NET names another network, too (ncclNetInit)."""
+    return log.net_inferred is NetSource.ERRORS or (log.net_inferred is NetSource.DEVICES and not run.finished)
