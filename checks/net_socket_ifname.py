@@ -269,7 +269,7 @@ def _judge(
 
 
 def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any]) -> Finding:
-    what = f"NCCL takes {name} ({ip})"
+    what = f"NCCL takes {name} ({ip}{interfaces.given_by_itself(ip)})"
     if not seen.several:
         narrow = link.loopback or interfaces.is_link_local6(ip)
         notes = [f"{name} ({ip}) serves jobs on this node alone; with other nodes NCCL would hang"] if narrow else []

@@ -138,6 +138,6 @@ def shown_network(run: Run) -> str | None:
 
 
 def _tried_alone(run: Run, log: LogFacts) -> bool:
-    """An error's source file shows no more than a try.  So do the devices that NET/IB lists: it does so before NCCL chooses, and
-    where NCCL_NET names another network, too (ncclNetInit)."""
+    """An error's source file shows no more than a try.  So do the devices that NET/IB lists: it does so before NCCL chooses,
+    and where NCCL_NET names another network, too (ncclNetInit)."""
     return log.net_inferred is NetSource.ERRORS or (log.net_inferred is NetSource.DEVICES and not run.finished)

@@ -80,6 +80,11 @@ def test_a_silent_node_0_is_in_a_gates_way() -> None:
     assert completed(one.perhaps, "net.socket_ifname", "socket_ifname").severity is C
 
 
+def test_an_address_that_the_node_gave_itself_is_called_so() -> None:
+    told = {ip: findings(net=seen(LO, netlink_link("eth0", 2, ip)), job=SEVERAL)["NCCL"] for ip in ("169.254.7.7", "10.0.0.7")}
+    assert {ip: "link-local" in one.message for ip, one in told.items()} == {"169.254.7.7": True, "10.0.0.7": False}
+
+
 def test_a_peer_that_nothing_reaches_is_named() -> None:
     gone = replace(far(name="10.9.9.9"), variable="expected.peers")
     assert found(net=seen(peers=(gone,)), job=SEVERAL)["10.9.9.9"] == (FAIL, None)
