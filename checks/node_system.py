@@ -45,6 +45,10 @@ TAINTS = {
 }
 STUCK = 60  # seconds: the watchdog says every 20 that a CPU is still stuck (kernel/watchdog.c, 2 * watchdog_thresh)
 REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the error again", ("dmesg -T", "journalctl -k -b"))
+THAW = Fix(
+    f"see what they wait for; thaw a file system that was frozen (fsfreeze); else {REBOOT.summary}",
+    ("cat /proc/PID/stack", "fsfreeze -u MOUNTPOINT", *REBOOT.commands),
+)
 REPAIR = Fix("drain the node; look for errors of the disk, check its file system and mount it again", ("dmesg -T", "findmnt"))
 REPLACE = Fix("save what is on the disk and replace it", ("smartctl -a /dev/DISK", "nvme smart-log /dev/DISK", "dmesg -T"))
 GIVE = "give it a folder that it may write: a tmpfs on /tmp, or TMPDIR"
@@ -197,9 +201,9 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         yield unknown(f"what the kernel said since boot could not be read: {log.system}", subject=LOG, how=how)
         return
     wrong = [*_stuck(system), *_lockups(system, log.system), *_unrecovered(log.system, pci)]
-    fix = Fix(f"{place}{REBOOT.summary}", REBOOT.commands)
     for subject, text in wrong:
-        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=fix)
+        mend = THAW if subject == TASKS else REBOOT
+        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=Fix(f"{place}{mend.summary}", mend.commands))
     dropped = list(_dropped(system, log.system))
     yield from dropped
     past = {event.what for event in log.system} - {Trouble.NEIGHBOURS, Trouble.SILENT}  # of which others tell
