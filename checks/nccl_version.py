@@ -72,7 +72,7 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch, environ: Environ) 
     said = parse_version(run.nccl_version)
     every = tuple(dict.fromkeys((*run.mapped, *(p for r in run.ranks for p in r.mapped))))
     if not every:
-        if said is None:
+        if said is None or run.via is Caller.NCCL:  # that opened a libnccl, and ended before it told which
             return None
         return ok(f"NCCL {version_text(said)}, linked into torch (no libnccl is mapped)", nccl=version_text(said))
     versions = {path: libraries.nccl_version(path) for path in every}

@@ -47,6 +47,8 @@ from netdoctor.api import (
 HOSTS = "hosts"
 REFUSED = {"EPERM": "a firewall of this node", "EACCES": "a firewall", "ECONNREFUSED": "the host"}
 ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
+# EHOSTUNREACH comes after mcast_solicit seconds, ETIMEDOUT after tcp_syn_retries (6: 127 s).
+LATE = "does not answer, and another address of it does: whoever connects waits for the first, up to two minutes each time"
 DNS = "getent hosts NAME here and on another node; the search domain in /etc/resolv.conf, /etc/hosts, the DNS of the cluster"
 
 
@@ -107,6 +109,7 @@ def reach(
     if good and not found:
         told = [path.told for path in (reach.paths or {}).values() if path.told and not path.full]
         notes = [f"a router on the way passes {min(told)} bytes, and says so"] if told else []
+        notes += [f"{name}: {' '.join(some)} {LATE}" for name, some in reach.late.items()]
         beyond = [f"of {known} hosts that are named {len(good)} were asked"] if known > len(good) + 1 else []
         text = f"{count(len(good), 'host')} of the job {'answers' if len(good) == 1 else 'answer'} in packets of the full size"
         yield ok(text, subject=HOSTS, notes=(*notes, *beyond))
@@ -122,7 +125,7 @@ def _named(peer: Peer) -> Finding | None:
         return unknown(text, subject=peer.name, how=DNS)
     if peer.routed is False:
         return fail(
-            f"there is no route to {peer.name} ({', '.join(peer.addresses)}), a host of the job",
+            f"there is no route to {peer.name} ({', '.join(peer.addresses)}), a host of the job{peer.dead_end}",
             subject=peer.name,
             loss=cost.STOPS,
             fix=Fix("give this node a route to it", (f"ip route get {peer.addresses[0]}", "ip route show")),

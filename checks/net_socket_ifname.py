@@ -25,6 +25,7 @@ from netdoctor.api import (
     PathRun,
     Peer,
     Rdma,
+    Reach,
     Spread,
     Unavailable,
     Vantage,
@@ -38,6 +39,7 @@ from netdoctor.api import (
     interfaces,
     missing,
     ok,
+    reaching,
     transport,
     unknown,
 )
@@ -56,6 +58,7 @@ class Seen:
     vantage: Vantage
     intent: Intent
     names: DeviceNames
+    reach: Reach
 
     @property
     def several(self) -> bool:
@@ -88,11 +91,12 @@ def socket_ifname(
     baseline: Baseline,
     paths: PathRun,
     names: DeviceNames,
+    reach: Reach,
 ) -> Iterator[Finding]:
     if isinstance(net.links, Unavailable):
         yield unknown(f"the interfaces could not be read: {net.links}", subject="NCCL")
         return
-    seen = Seen(net, net.links, vantage, intent, names)
+    seen = Seen(net, net.links, vantage, intent, names, reach)
     yield from _master(seen, environ, intent.nodes or None)
     for peer in net.peers or ():
         yield from _unreachable(seen, peer, peer.name)
@@ -143,13 +147,12 @@ def _master(seen: Seen, environ: Environ, nodes: int | None) -> Iterator[Finding
 
 def _unreachable(seen: Seen, peer: Peer, subject: str) -> Iterator[Finding]:
     """Another node that no connection comes to: no job of several nodes starts."""
-    why, how = peer.unreachable, peer.how
-    if isinstance(why, str) and seen.intent.others is not False:
-        yield seen.wrong(why, subject, how=how, addresses=list(peer.addresses or ()))
-    elif why is not None:
-        found = unknown(why if isinstance(why, str) else why.detail, subject=subject, how=how)
-        silent = isinstance(why, Unavailable) and why.kind is Kind.TIMED_OUT and seen.several
-        yield replace(found, perhaps=fail(found.message, subject=subject, how=how)) if silent else found
+    why = reaching.unreached(peer, (seen.reach.paths or {}).get(peer.name))
+    if why and why.certain and seen.intent.others is not False:
+        yield seen.wrong(why.text, subject, how=why.how, cause=why.cause, addresses=list(peer.addresses or ()))
+    elif why:
+        perhaps = fail(why.text, subject=subject, how=why.how) if why.silent and seen.several else None
+        yield replace(unknown(why.text, subject=subject, how=why.how), perhaps=perhaps)
 
 
 def _nccl(
@@ -266,14 +269,13 @@ def _judge(
 
 
 def _reach(seen: Seen, link: Link, name: str, ip: str, evidence: dict[str, Any]) -> Finding:
-    what = f"NCCL takes {name} ({ip})"
+    what = f"NCCL takes {name} ({ip}{interfaces.given_by_itself(ip)})"
     if not seen.several:
         narrow = link.loopback or interfaces.is_link_local6(ip)
         notes = [f"{name} ({ip}) serves jobs on this node alone; with other nodes NCCL would hang"] if narrow else []
         return seen.good(f"{what}; no other node is named", "NCCL", notes, **evidence)
     far = seen.net.others
-    if any(link.name in one.reached_by() for one in far):
-        reached = next(one.name for one in far if link.name in one.reached_by())
+    if reached := next((one.name for one in far if link.name in one.reached_by()), None):
         return seen.good(f"{what}, which leads to {reached}", "NCCL", **evidence)
     master = seen.net.master
     if master and master.local is True and ip in (master.addresses or ()):

@@ -32,6 +32,7 @@ from netdoctor.api import (
     expectation,
     fail,
     missing,
+    neighbours,
     ok,
     unknown,
 )
@@ -46,9 +47,21 @@ TAINTS = {
 }
 STUCK = 60  # seconds: the watchdog says every 20 that a CPU is still stuck (kernel/watchdog.c, 2 * watchdog_thresh)
 REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the error again", ("dmesg -T", "journalctl -k -b"))
+THAW = Fix(
+    f"see what they wait for; thaw a file system that was frozen (fsfreeze); else {REBOOT.summary}",
+    ("cat /proc/PID/stack", "fsfreeze -u MOUNTPOINT", *REBOOT.commands),
+)
 REPAIR = Fix("drain the node; look for errors of the disk, check its file system and mount it again", ("dmesg -T", "findmnt"))
 REPLACE = Fix("save what is on the disk and replace it", ("smartctl -a /dev/DISK", "nvme smart-log /dev/DISK", "dmesg -T"))
 GIVE = "give it a folder that it may write: a tmpfs on /tmp, or TMPDIR"
+CONNECTIONS = Fix(
+    "give the kernel more room for connections that it tracks (netfilter), or have it not track the job's",
+    (
+        "sysctl net.netfilter.nf_conntrack_count net.netfilter.nf_conntrack_max",
+        "sysctl -w net.netfilter.nf_conntrack_max=$((2 * $(sysctl -n net.netfilter.nf_conntrack_max)))",
+        "conntrack -L | head   # whose they are",
+    ),
+)
 SPACE = Fix("make room there, or name another folder (TMPDIR)", ("df -h", "df -i", "quota"))
 
 
@@ -189,13 +202,15 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         yield unknown(f"what the kernel said since boot could not be read: {log.system}", subject=LOG, how=LOOK_AT_LOG)
         return
     wrong = [*_stuck(system), *_lockups(system, log.system), *_unrecovered(log.system, pci)]
-    fix = Fix(f"{place}{REBOOT.summary}", REBOOT.commands)
     for subject, text in wrong:
-        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=fix)
+        mend = THAW if subject == TASKS else REBOOT
+        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=Fix(f"{place}{mend.summary}", mend.commands))
+    dropped = list(_dropped(system, log.system))
+    yield from dropped
     past = {event.what for event in log.system} - {Trouble.NEIGHBOURS, Trouble.SILENT}  # of which others tell
     needs = {
         Trouble.HUNG: system.stuck,
-        Trouble.LOCKUP: system.uptime,
+        **dict.fromkeys((Trouble.LOCKUP, Trouble.CONNECTIONS), system.uptime),
         Trouble.UNRECOVERED: pci.devices,
         Trouble.SICK: pci.devices,
         **dict.fromkeys((Trouble.DEAD, Trouble.MEDIUM), system.mounts),
@@ -208,7 +223,7 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         yield unknown(f"whether what the kernel said of errors still holds was not seen: {lost}", subject=LOG, how=LOOK_AT_LOG)
     elif log.begun is not True:
         yield unknown("the kernel's log no longer reaches back to the boot", subject=LOG, how=WHOLE_LOG)
-    elif not wrong and not found:
+    elif not wrong and not dropped and not found:
         notes = (f"since boot, and over: {', '.join(sorted(map(str, past)))}",) if past else ()
         yield ok(f"nothing that the kernel said since boot is still open, by {log.source}", subject=LOG, notes=notes)
 
@@ -223,6 +238,21 @@ def _lockups(system: System, events: Iterable[SystemEvent]) -> Iterator[tuple[st
     for event in events:
         if event.what is Trouble.LOCKUP and system.uptime and abs(system.uptime - event.second) < STUCK:
             yield f"CPU {event.name}", f"CPU {event.name} is stuck in the kernel (soft lockup)"
+
+
+def _dropped(system: System, events: Iterable[SystemEvent]) -> Iterator[Finding]:
+    """The kernel says it while it drops, some times in five seconds at most; what it dropped hours ago may be mended."""
+    for event in events:
+        if event.what is Trouble.CONNECTIONS and system.uptime and 0 <= system.uptime - event.second < neighbours.RECENT:
+            yield fail(
+                "the kernel said within the last hour that its table of connections (nf_conntrack) is full, and drops packets",
+                subject="connections",
+                cause="firewall_connect",
+                loss=cost.SOMETIMES,
+                why="the first packet of a new connection is lost, now and then: ranks hang in connect",
+                measured={"times": event.times},
+                fix=CONNECTIONS,
+            )
 
 
 def _unrecovered(events: Iterable[SystemEvent], pci: Pci) -> Iterator[tuple[str, str]]:

@@ -39,6 +39,7 @@ class Trouble(Word):
     SICK = "adapter's firmware failed"  # name: its PCI address
     CURED = "adapter recovered"
     NEIGHBOURS = "table of neighbours full"  # name: the table's
+    CONNECTIONS = "table of connections full"  # of the node; newer kernels name the namespace of another: "full in netns N"
     SILENT = "silent server"  # name: that of an NFS server, whose hard mounts wait
     ANSWERS = "server that answers again"
 
@@ -59,6 +60,7 @@ _TROUBLE: Final = (
     (re.compile(r"mlx5_core ([0-9a-f:.]{12,16}): .*(?:health compromised|firmware internal error)"), Trouble.SICK),
     (re.compile(r"mlx5_core ([0-9a-f:.]{12,16}): .*health recovery succeeded"), Trouble.CURED),
     (re.compile(r"(arp_cache|ndisc_cache): neighbor table overflow"), Trouble.NEIGHBOURS),
+    (re.compile(r"(nf_conntrack): table full, dropping packet"), Trouble.CONNECTIONS),
     (re.compile(r"nfs: server (\S{1,255}) not responding, still trying"), Trouble.SILENT),
     (re.compile(r"nfs: server (\S{1,255}) OK$"), Trouble.ANSWERS),
 )

@@ -43,30 +43,10 @@ class Peer:
         return lost[0] if lost else True
 
     @property
-    def unreachable(self) -> str | Unavailable | None:
-        """Why nothing connects to it, whatever listens there; Unavailable: it was tried, and could not be told."""
-        if isinstance(self.addresses, Unavailable):
-            text = f"{self.variable}={self.name} does not resolve here (yet): {self.addresses.detail or self.addresses}"
-            answered = self.addresses.kind in (Kind.ABSENT, Kind.FAILED)
-            return text if answered else Unavailable(self.addresses.kind, text)
-        if self.routed is False:
-            return f"there is no route to {self.variable}={self.name}"
-        if isinstance(self.routed, Unavailable):
-            return Unavailable(Kind.NOT_READ, f"the route to {self.variable}={self.name} could not be read")
-        if isinstance(self.rtt_ms, Unavailable) and self.rtt_ms.kind is Kind.ABSENT:
-            return f"nobody answers at {self.variable}={self.name}: {self.rtt_ms.detail}"
-        if isinstance(self.rtt_ms, Unavailable) and self.rtt_ms.kind is Kind.TIMED_OUT:
-            return Unavailable(Kind.TIMED_OUT, f"{self.variable}={self.name} did not answer within a second")
-        return None
-
-    @property
-    def how(self) -> str:
-        """What shows why nothing connects to it."""
-        if isinstance(self.addresses, Unavailable):
-            return f"getent hosts {self.name}: here, and where it is known; or name its address instead ({self.variable})"
-        if self.routed is False and self.addresses:
-            return f"ip route get {self.addresses[0]}"
-        return f"is it up? nc -vz {self.name} {self.port or 'PORT'}"
+    def dead_end(self) -> str:
+        """What kind of route leads nowhere, in words behind a sentence; "" where there is none at all."""
+        kinds = {one.detail: None for one in self.routes.values() if isinstance(one, Unavailable) and one.detail in NOWHERE}
+        return f": {' and '.join(NOWHERE[kind] for kind in kinds)}" if kinds else ""
 
     def reached_by(self) -> frozenset[str]:
         """Interfaces that lead to one of its addresses: the kernel's choice, and those with a route of their own."""
@@ -80,8 +60,8 @@ def meet(host: Host, people: Iterable[tuple[str, int | None]], own: frozenset[st
     addresses = {name: resolve(host, name) for name, _ in people}
     reach = routes_to(host, sorted({ip for got in addresses.values() if not isinstance(got, Unavailable) for ip in got}))
     peers = [_peer(name, port, addresses[name], reach, own) for name, port in people]
-    host.prefetch(ask for one in peers for ask in _rtt_question(one))
-    return [replace(one, rtt_ms=_rtt(host, one)) for one in peers]
+    host.prefetch(ask for one in peers for ask in _rtt_questions(one))
+    return [_connected(host, one) for one in peers]
 
 
 def resolving(people: Iterable[str]) -> list[str]:
@@ -142,11 +122,16 @@ def routes_to(host: Host, addresses: Iterable[str]) -> Mapping[str, Any]:
 
 
 def route(destination: str, row: Any) -> Route | Unavailable:
-    if isinstance(row, dict) and "error" in row:
-        return Unavailable(
-            Kind.ABSENT if row["error"] in ("ENETUNREACH", "EHOSTUNREACH", "ENOENT") else Kind.FAILED, str(row["error"])
-        )
-    if not isinstance(row, dict) or not row.get("oif"):
+    if not isinstance(row, dict):
+        return Unavailable(Kind.MALFORMED, f"route to {destination}")
+    if (nowhere := str(row.get("kind"))) in NOWHERE:
+        return Unavailable(Kind.ABSENT, nowhere)
+    if "error" in row:
+        error = str(row["error"])
+        if error in _NOWHERE:
+            return Unavailable(Kind.ABSENT, _NOWHERE[error])
+        return Unavailable(Kind.ABSENT if error in ("ENETUNREACH", "ENOENT") else Kind.FAILED, error)
+    if not row.get("oif"):
         return Unavailable(Kind.MALFORMED, f"route to {destination}")
     return Route(str(row["oif"]), str(row.get("kind", "unicast")))
 
@@ -178,20 +163,37 @@ def _names(some: Any) -> tuple[str, ...]:
     return tuple(one for one in some if isinstance(one, str)) if isinstance(some, list) else ()
 
 
-def _rtt_question(peer: Peer) -> tuple[str, ...]:
-    """The connection that may be made: to another node's port that was named, nowhere else."""
+def _rtt_questions(peer: Peer) -> list[str]:
+    """The connections that may be made: to another node's port that was named, nowhere else."""
     if peer.port is None or peer.local is not False or isinstance(peer.addresses, Unavailable):
-        return ()
-    return (question("rtt", host=peer.addresses[0], port=peer.port, seconds=1),)
+        return []
+    asked = [ip for ip in peer.addresses if not _without_route(peer, ip)][:MOST_ADDRESSES]
+    return [question("rtt", host=ip, port=peer.port, seconds=1) for ip in asked]
 
 
-def _rtt(host: Host, peer: Peer) -> float | Unavailable:
-    asks = _rtt_question(peer)
-    if not asks:
-        return Unavailable(Kind.NOT_READ, "it is this node" if peer.local is True else "no port to connect to")
-    got = mapping(host, asks[0])
+def _without_route(peer: Peer, ip: str) -> bool:
+    to = peer.routes.get(ip)
+    return isinstance(to, Unavailable) and to.kind is Kind.ABSENT
+
+
+def _connected(host: Host, peer: Peer) -> Peer:
+    tried = [_rtt(host, ask) for ask in _rtt_questions(peer)]
+    if not tried:
+        why = "it is this node" if peer.local is True else "no port to connect to" if peer.port is None else "no way to it"
+        return replace(peer, rtt_ms=Unavailable(Kind.NOT_READ, why))
+    return replace(peer, rtt_ms=min(tried, key=_doubt))
+
+
+def _doubt(got: float | Unavailable) -> int:
+    """A name is as good as the best of its addresses."""
+    worse = {Kind.TIMED_OUT: 2, Kind.ABSENT: 3}
+    return worse.get(got.kind, 1) if isinstance(got, Unavailable) else 0
+
+
+def _rtt(host: Host, ask: str) -> float | Unavailable:
+    got = mapping(host, ask)
     if isinstance(got, Unavailable):
-        return got
+        return _unasked(got)
     micro = got.get("rtt_us")
     if isinstance(micro, int | float) and micro > 0:
         return micro / 1000
@@ -200,3 +202,12 @@ def _rtt(host: Host, peer: Peer) -> float | Unavailable:
 
 
 NOBODY: Final = ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN")  # connect(2), ip(7); one that refuses a connection is there
+MOST_ADDRESSES: Final = 4  # of a name: more are a service's, and a first that answers is enough
+# Routes that lead nowhere (ip-route(8)), and what RTM_GETROUTE says instead of them (fib_props, net/ipv4/fib_semantics.c;
+# ip6_rt_type_to_error, net/ipv6/route.c).
+NOWHERE: Final = {
+    "blackhole": "a blackhole route drops what goes there",
+    "prohibit": "a prohibit route refuses what goes there",
+    "unreachable": "an unreachable route refuses what goes there",
+}
+_NOWHERE: Final = {"EINVAL": "blackhole", "EACCES": "prohibit", "EHOSTUNREACH": "unreachable"}

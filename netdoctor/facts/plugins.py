@@ -57,6 +57,11 @@ class Plugin:
     efa: bool | None | Unavailable = None
     foreign: str = ""  # the architecture that it is built for, where that is not libnccl's
 
+    @property
+    def refused(self) -> bool:
+        """The loader surely does not take it: no library, or another machine's."""
+        return bool(self.foreign) or (isinstance(self.symbols, Unavailable) and self.symbols.kind is Kind.MALFORMED)
+
 
 @dataclass
 class Survey:

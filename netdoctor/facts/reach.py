@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from netdoctor.facts import nodelist
 from netdoctor.facts.base import Fact
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.net import Net
-from netdoctor.facts.peers import NOBODY, Peer, Route, meet, resolving
+from netdoctor.facts.peers import MOST_ADDRESSES, NOBODY, Peer, Route, meet, resolving
 from netdoctor.host.base import Host, mapping, question, value
 from netdoctor.model import Kind, Unavailable
 
@@ -41,6 +41,11 @@ class Path:
         return self.error in NOBODY
 
     @property
+    def there(self) -> bool:
+        """It answered, or a firewall or the host itself refused for it; EPERM is this node's own firewall."""
+        return self.small or self.error in ("EACCES", "ECONNREFUSED")
+
+    @property
     def vanish(self) -> bool:
         """Small packets arrive, full ones do not, and nobody says why."""
         return self.small and not self.full and not self.told and self.error is None
@@ -54,6 +59,7 @@ class Reach(Fact):
     named: int  # how many the list holds; `MOST` of them are `hosts`
     paths: Mapping[str, Path] | Unavailable  # by name, of `hosts`, node 0 and the configured peers
     untried: tuple[str, ...] = ()  # of them those with a route, that were not asked
+    late: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by name: silent addresses before its path's
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -79,7 +85,17 @@ def probe(host: Host, environ: Environ, net: Net) -> Reach | Unavailable:
     people = (*net.others, *(hosts or ()))[:MOST]
     wanted = _wanted(people, {one.name: one.mtu for one in links})
     untried = tuple(one.name for one in people if one.addresses and one.routed is True and one.name not in wanted)
-    return Reach(hosts, listed, _paths(host, wanted), untried)
+    tried = _paths(host, wanted)
+    if isinstance(tried, Unavailable):
+        return Reach(hosts, listed, tried, untried)
+    best = {name: min(some, key=_doubt) for name, some in tried.items()}
+    late = {name: tuple(one.address for one in tried[name][: tried[name].index(best[name])]) for name in best}
+    return Reach(hosts, listed, best, untried, {name: some for name, some in late.items() if some and best[name].there})
+
+
+def _doubt(path: Path) -> int:
+    """A name is as good as the best of its addresses: whoever connects tries one after the other."""
+    return 0 if path.there else 2 if path.gone else 1
 
 
 def job_hosts(environ: Environ) -> list[str] | Unavailable:
@@ -100,41 +116,42 @@ def job_hosts(environ: Environ) -> list[str] | Unavailable:
     return environ.hosts if isinstance(environ.hosts, Unavailable) and not of_lsf else list(of_lsf)
 
 
-def _wanted(people: Iterable[Peer], mtus: Mapping[str, int]) -> dict[str, tuple[str, str, int]]:
-    """The first address of each that a packet can be sent to: with its interface, and the MTU of that."""
-    wanted: dict[str, tuple[str, str, int]] = {}
+def _wanted(people: Iterable[Peer], mtus: Mapping[str, int]) -> dict[str, list[tuple[str, str, int]]]:
+    """The addresses of each that a packet can be sent to: with its interface, and the MTU of that."""
+    wanted: dict[str, list[tuple[str, str, int]]] = {}
     for one in people:
         for ip in one.addresses or ():
             to = one.routes.get(ip)
             if isinstance(to, Route) and to.kind == "unicast" and to.interface in mtus and not ip.startswith("fe80"):
-                wanted[one.name] = (ip, to.interface, mtus[to.interface])
-                break
-    return wanted
+                wanted.setdefault(one.name, []).append((ip, to.interface, mtus[to.interface]))
+    return {name: some[:MOST_ADDRESSES] for name, some in wanted.items()}
 
 
-def _paths(host: Host, wanted: Mapping[str, tuple[str, str, int]]) -> Mapping[str, Path] | Unavailable:
+def _paths(host: Host, wanted: Mapping[str, list[tuple[str, str, int]]]) -> Mapping[str, list[Path]] | Unavailable:
     if not wanted:
         return {}
-    to_ask = ",".join(dict.fromkeys(f"{ip}/{mtu}" for ip, _, mtu in wanted.values()))
+    to_ask = ",".join(dict.fromkeys(f"{ip}/{mtu}" for some in wanted.values() for ip, _, mtu in some))
     got = mapping(host, question("reach", to=to_ask, seconds=SECONDS))
     rows = got if isinstance(got, Unavailable) else value(got.get("paths"), dict, "paths")
     if isinstance(rows, Unavailable):
         return rows
-    found: dict[str, Path] = {}
-    for name, (ip, interface, mtu) in wanted.items():
+    found: dict[str, list[Path]] = {name: [] for name in wanted}
+    for name, (ip, interface, mtu) in ((name, one) for name, some in wanted.items() for one in some):
         row = rows.get(ip)
         if not isinstance(row, dict) or not all(type(row.get(size)) is bool for size in ("small", "middle", "full")):
             return Unavailable(Kind.MALFORMED, f"ask:reach: {ip}")
         told, error, pieces = row.get("told"), row.get("error"), row.get("pieces")
-        found[name] = Path(
-            ip,
-            interface,
-            mtu,
-            row["small"],
-            row["middle"],
-            row["full"],
-            told if type(told) is int else None,
-            str(error) if error else None,
-            pieces if type(pieces) is int and pieces >= 0 else None,
+        found[name].append(
+            Path(
+                ip,
+                interface,
+                mtu,
+                row["small"],
+                row["middle"],
+                row["full"],
+                told if type(told) is int else None,
+                str(error) if error else None,
+                pieces if type(pieces) is int and pieces >= 0 else None,
+            )
         )
     return found

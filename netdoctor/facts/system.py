@@ -32,6 +32,9 @@ BROKEN: Final = {
     "ESTALE": "is one that its server no longer has",
     "ENOTCONN": "has nothing behind it: the program behind its mount ended (FUSE)",
 }
+# Bytes are left, and a file could not be made or grow: statfs(2) counts both, and a project's quota says ENOSPC, too (xfs).
+NO_INODE: Final = "takes no file, though bytes are left: no inode is, or a quota is used up"
+LEFT: Final = 1 << 20  # bytes; more than the trial takes, and than what a file system keeps for itself when it is full
 # What keeps a job from writing where it is said to write.
 CLOSED: Final = {
     "EROFS": "is for reading only",
@@ -55,6 +58,8 @@ class Room:
 
     def broken(self, root: bool) -> str:
         """What ails it, in words; "": nothing.  Root may take what a file system keeps back for it; its users may not."""
+        if self.error == "ENOSPC" and self.free >= LEFT:
+            return NO_INODE
         full = root and not self.error and self.size > 0 and not self.free
         return BROKEN["ENOSPC"] if full else BROKEN.get(self.error, "")
 

@@ -124,6 +124,15 @@ def is_link_local6(text: str) -> bool:
     return address.version == 6 and address.is_link_local
 
 
+def given_by_itself(ip: str) -> str:
+    """Words behind an IPv4 address of a node that got none; hosts on one cable may mean it (RFC 3927), so it is no fault."""
+    try:
+        alone = ip_address(ip).version == 4 and ip_address(ip).is_link_local
+    except ValueError:
+        return ""
+    return ": link-local, which a node gives itself where no DHCP server answers" if alone else ""
+
+
 def fault(link: Link, ip: str, better: tuple[str, ...], net: Net, *, several: bool, named: bool) -> str | None:
     """What is wrong with listening on this address wherever the other nodes are; `better` are other interfaces to take."""
     address = next((one for one in link.addresses if one.ip == ip), None)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netdoctor.causes.cost import sockets
+from netdoctor.causes.cost import STOPS, sockets
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, parse, text
@@ -22,6 +22,7 @@ from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.plugins import NET, Role
 
 BUILT_IN: Final = frozenset({"IB", SOCKET})  # networks that NCCL knows itself; any other name is a plugin's
+_OWN: Final = frozenset(name.upper() for name in BUILT_IN)  # NCCL compares names without case
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,15 @@ class Network:
     used: str | None  # by the run, as its log says
     problem: str | None  # with a plugin, as the log says
     provider: str | None | Unavailable = None  # FI_PROVIDER
+    asked: str | None | Unavailable = None  # NCCL_NET
 
     @property
     def role(self) -> Role:
-        """EFA has no way but the plugin's; of others NCCL's own transports may be as good."""
+        """EFA has no way but the plugin's; of others NCCL's own transports may be as good.  Of a network that NCCL_NET names
+        NCCL takes no other: it ends with ncclInvalidUsage (src/plugin/net.cc, ncclNetInit; before 2.27 src/net.cc)."""
+        if self.used is None and self.asked and self.asked.upper() not in _OWN:
+            ends = f"NCCL_NET={self.asked} asks for its network, and NCCL stops at start: Failed to initialize any NET plugin"
+            return replace(NET, loss=STOPS, ends=ends)
         return replace(NET, loss=sockets()) if self.efa else NET
 
 
@@ -53,17 +59,17 @@ def judge(libraries: Libraries, environ: Environ, rdma: Rdma, log: LogFacts | No
     if isinstance(libraries.plugins, Unavailable):
         return _unknown(f"plugins could not be looked for: {libraries.plugins}")
     efa: tuple[str, ...] | Unavailable = devices if isinstance(devices, Unavailable) else _efa(devices)
-    network = Network(efa, named, used, problem, environ.get("FI_PROVIDER"))
+    network = Network(efa, named, used, problem, environ.get("FI_PROVIDER"), environ.get("NCCL_NET"))
     names = NET.names(named, version)
     plugin = plugins.opened(libraries.plugins, names)
     if plugin is None:
         found = _no_plugin(replace(network, named=named if names else "none"), names, libraries.incomplete)
     else:
         found = _fitting(plugin, network, version)
-    return replace(found, notes=(*found.notes, *_beside(plugin, libraries.plugins)))
+    return replace(found, notes=(*found.notes, *_beside(plugin, libraries.plugins, named)))
 
 
-def _beside(plugin: Plugin | None, have: Sequence[Plugin]) -> tuple[str, ...]:
+def _beside(plugin: Plugin | None, have: Sequence[Plugin], named: str | None) -> tuple[str, ...]:
     """Network plugins that are there and not taken."""
     others = [one for one in have if one is not plugin and one.name.startswith(NET.prefix)]
     default = f"{NET.prefix}.so"
@@ -71,6 +77,8 @@ def _beside(plugin: Plugin | None, have: Sequence[Plugin]) -> tuple[str, ...]:
     def why(one: Plugin) -> str:
         if one.foreign:
             return f"it is built for {one.foreign}"
+        if (named or "").lower() == "none":
+            return f"NCCL_NET_PLUGIN={named}"
         if plugin and plugin.name == one.name:
             return f"{plugin.path} comes before it"
         return "NCCL does not look there" if one.name == default else f"NCCL_NET_PLUGIN={one.name} would take it"

@@ -42,8 +42,19 @@ class Role:
     tried: tuple[tuple[Version, tuple[str, ...]], ...]  # (first NCCL version, what it makes of a value, in turn)
     loss: Loss  # where one that was named is not taken
     instead: str  # what NCCL does without
+    ends: str = ""  # what NCCL does instead of going on without
     lists: bool = False  # the variable may name several, since LISTS_SINCE
     default_since: Version = (0, 0, 0)  # before, none is taken that is not named
+
+    @property
+    def without(self) -> str:
+        """What NCCL does without one that was named."""
+        return self.ends or f"NCCL takes {self.instead}"
+
+    @property
+    def ending(self) -> str:
+        """The same behind a sentence, where that is the end."""
+        return f"; {self.ends}" if self.ends else ""
 
     @property
     def since(self) -> Version:
@@ -192,7 +203,7 @@ def judge(role: Role, libraries: Libraries, environ: Environ, version: Version |
 def fitting(role: Role, plugin: Plugin, version: Version | Unavailable) -> Finding:
     """Whether the loader takes the file, and this NCCL one of its interfaces."""
     if plugin.foreign:
-        words = f"{plugin.path} is built for {plugin.foreign}, which NCCL is not: the loader refuses it"
+        words = f"{plugin.path} is built for {plugin.foreign}, which NCCL is not: the loader refuses it{role.ending}"
         return wrong(role, words, _FOREIGN, built_for=plugin.foreign)
     if isinstance(plugin.symbols, Unavailable) or isinstance(version, Unavailable):
         return unknown(role, f"whether {plugin.path} fits could not be told: {missing(plugin.symbols, version)}")
@@ -201,7 +212,7 @@ def fitting(role: Role, plugin: Plugin, version: Version | Unavailable) -> Findi
         words = f"{plugin.path} fits NCCL {text(version)}"
         return Finding(Status.PASS, words, subject=role.subject, evidence={"interfaces": have})
     offers = ", ".join(f"v{n}" for n in have) or "no interface"
-    words = f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{low} to v{high}"
+    words = f"{plugin.path} offers {offers}; NCCL {text(version)} looks for v{low} to v{high}{role.ending}"
     return wrong(role, words, _FITTING, interfaces=have)
 
 
@@ -212,7 +223,7 @@ def lacking(role: Role, plugin: Plugin) -> Finding | None:
     if not plugin.lacks:
         return None
     fix = Fix("put what it needs on the loader's path, or install a plugin for this system", (f"ldd -v {plugin.path}",))
-    text = f"{plugin.path} does not load: not found: {', '.join(plugin.lacks)}; NCCL takes {role.instead}"
+    text = f"{plugin.path} does not load: not found: {', '.join(plugin.lacks)}; {role.without}"
     return wrong(role, text, fix, lacks=plugin.lacks)
 
 
@@ -230,7 +241,7 @@ def nothing(role: Role, names: tuple[str, ...], value: str, incomplete: tuple[st
     said = f"{role.variable}={value}"
     if why := unsearched(names, value) or "; ".join(incomplete):
         return unknown(role, f"no file was found for {said}: {why}")
-    words = f"{said} names no file that NCCL finds ({', '.join(names)}): it takes {role.instead}"
+    words = f"{said} names no file that NCCL finds ({', '.join(names)}): {role.without}"
     return wrong(role, words, unset(role), lacks=names)
 
 

@@ -11,10 +11,11 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, CommonRun, PathRun, Run
-from netdoctor.model import Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing
 from netdoctor.nccl.hcas import selected
 from netdoctor.nccl.integers import integer
 from netdoctor.nccl.log.facts import SOCKET, LogFacts, NetSource, family
+from netdoctor.nccl.plugins import NET, opened
 from netdoctor.nccl.rdma_access import usable
 from netdoctor.nccl.selector import parse_hcas
 
@@ -54,8 +55,7 @@ def log_of(run: Run | Unavailable | None) -> LogFacts | None:
 
 def _by_log(baseline: Baseline, paths: PathRun) -> Carrier | None:
     runs = (*((baseline.run,) if baseline.run else ()), *(paths.runs or ()))
-    logs = [log for run in runs if (log := log_of(run)) is not None]
-    logged = {log.net for log in logs if log.net and log.net_inferred is not NetSource.ERRORS}  # those show no more than a try
+    logged = {log.net for run in runs if (log := log_of(run)) is not None and log.net and not _tried_alone(run, log)}
     if not logged:
         return None
     names = ", ".join(sorted(logged))
@@ -71,13 +71,14 @@ def _by_settings(environ: Environ, libraries: Libraries) -> Carrier | None:
         return Carrier(None, f"the job's variables: {lost}")
     if forced and forced.lower() == SOCKET.lower():
         return Carrier(True, f"NCCL_NET={forced}")
-    plugins = libraries.plugins
-    if isinstance(plugins, Unavailable):
-        return Carrier(None, f"network plugins: {plugins}")
-    if plugins:
-        return Carrier(None, f"a network plugin is installed ({plugins[0].name}), and no log says whether it carries the data")
+    named, have = environ.get(NET.variable), libraries.plugins
+    if (lost := missing(named, have)) is not None:
+        return Carrier(None, f"network plugins: {lost}")
+    plugin = opened(have or (), NET.names(named or None, Unavailable(Kind.NOT_READ)))
+    if plugin and not plugin.refused:
+        return Carrier(None, f"a network plugin is installed ({plugin.name}), and no log says whether it carries the data")
     if ib_off and integer(ib_off):
-        return Carrier(True, f"NCCL_IB_DISABLE={ib_off}, and no network plugin is installed")
+        return Carrier(True, f"NCCL_IB_DISABLE={ib_off}, and no network plugin is {'taken' if have else 'installed'}")
     return None
 
 
@@ -131,6 +132,12 @@ def sockets_meant(name: str) -> bool:
 
 
 def shown_network(run: Run) -> str | None:
-    """The family of the network that this run's log says was taken; an error's source file shows no more than a try."""
+    """The family of the network that this run's log says was taken."""
     log = log_of(run)
-    return None if log is None or not log.net or log.net_inferred is NetSource.ERRORS else network_family(log.net)
+    return None if log is None or not log.net or _tried_alone(run, log) else network_family(log.net)
+
+
+def _tried_alone(run: Run, log: LogFacts) -> bool:
+    """An error's source file shows no more than a try.  So do the devices that NET/IB lists: it does so before NCCL chooses,
+    and where NCCL_NET names another network, too (ncclNetInit)."""
+    return log.net_inferred is NetSource.ERRORS or (log.net_inferred is NetSource.DEVICES and not run.finished)

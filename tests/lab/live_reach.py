@@ -9,7 +9,7 @@ from tests.lab.row import IFNAME, REACH, Row
 from tests.support.namespaces.dgx import Scene
 
 # The other end of what is below eth0 goes into a namespace of its own, which ends by itself.
-OTHER: Final = """unshare --net sleep 15 >/dev/null 2>&1 &
+OTHER: Final = """unshare --net sleep 60 >/dev/null 2>&1 &
 other=$!; sleep 0.3; ip link set low0p netns $other
 there() { nsenter --target $other --net "$@"; }
 there ip addr add 10.0.0.9/24 dev low0p; there ip link set low0p up
@@ -30,6 +30,25 @@ def between(fault: str, setup: str, says: str, needs: tuple[str, ...] = ()) -> R
     return Row(fault, replace(HEALTHY, setup=OTHER + setup), {REACH: says}, {IFNAME: "the peer"}, HEALTHY, needs=needs)
 
 
+REJECT: Final = "there iptables -A INPUT -p tcp --dport {} -j REJECT --reject-with icmp-{}-prohibited"
+NODE_0: Final = replace(
+    HEALTHY,
+    config="{expected: {gpus: 8, hcas: 8}}",
+    env={
+        "MASTER_ADDR": "10.0.0.9",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "16",
+        "RANK": "8",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "8",
+    },
+)
+NAMED: Final = replace(
+    NODE_0, hosts=f"{HEALTHY.hosts}fd00:15::9 node0\n10.0.0.9 node0\n", env={**NODE_0.env, "MASTER_ADDR": "node0"}
+)
+LISTENS: Final = """there timeout 60 python3 -c 'import socket, time; s = socket.create_server(("", 29500)); time.sleep(60)' &
+sleep 0.5"""
+DEAD_FIRST: Final = "ip -6 addr add fd00:15::7/64 dev eth0 nodad"
 DROP: Final = "there iptables -A INPUT -m length --length {}:65535 -j DROP"
 REACH_ROWS: Final = (
     between("full packets vanish on the way", DROP.format(1400), "fail mtu", ("iptables",)),
@@ -42,7 +61,40 @@ REACH_ROWS: Final = (
     between("the other end has a smaller MTU", "there ip link set low0p mtu 1200", "fail mtu"),
     between("nobody has the peer's address", "there ip addr del 10.0.0.9/24 dev low0p", "fail firewall_connect"),
     between("the peer drops echoes", "there iptables -A INPUT -p icmp -j DROP", "unknown: does not answer", ("iptables",)),
-    between("a blackhole route to the peer", "ip route add blackhole 10.0.0.9/32", "unknown"),
+    *(
+        Row(
+            f"a {kind} route to the peer",
+            replace(HEALTHY, setup=f"{OTHER}ip route add {kind} 10.0.0.9/32"),
+            {IFNAME: "fail socket_ifname", REACH: "unknown: no route to one is known"},
+            base=HEALTHY,
+        )
+        for kind in ("blackhole", "prohibit", "unreachable")
+    ),
+    Row(
+        "the peer's firewall rejects the port that was asked, alone",
+        replace(HEALTHY, setup=OTHER + REJECT.format("22", "host"), config=PEERS.replace("10.0.0.9", '"10.0.0.9:22"')),
+        {IFNAME: "unknown: whether it passes the job's ports"},
+        base=HEALTHY,
+        needs=("iptables",),
+    ),
+    Row(
+        "node 0's firewall rejects the job's port",
+        replace(NODE_0, setup=OTHER + REJECT.format("29500", "admin")),
+        {IFNAME: "fail firewall_connect"},
+        base=replace(NODE_0, setup=OTHER + LISTENS),
+        needs=("iptables",),
+    ),
+    Row(
+        "the first address of node 0 is dead, the second answers",
+        replace(NAMED, setup=f"{OTHER}{LISTENS}\n{DEAD_FIRST}"),
+        base=replace(NODE_0, setup=OTHER + LISTENS),
+    ),
+    Row(
+        "no address of node 0 answers",
+        replace(NAMED, setup=f"{OTHER}{DEAD_FIRST}\nthere ip addr del 10.0.0.9/24 dev low0p"),
+        {REACH: "fail firewall_connect", IFNAME: "unknown: did not answer within a second"},
+        base=replace(NODE_0, setup=OTHER + LISTENS),
+    ),
     Row(
         "IPv6 alone is asked for, and the peer has none",
         replace(HEALTHY, env={"NCCL_SOCKET_FAMILY": "AF_INET6"}),

@@ -30,6 +30,9 @@ def _said(text: str, ago: int = 0) -> str:
     return f'echo "4,0,{now},-;{text}" > kmsg'
 
 
+CONNECTIONS: Final = "nf_conntrack: table full, dropping packet"  # behind the module's name
+
+
 def _row(fault: str, told: str, setup: str = "", dev: str = "", sys: str = "", needs: tuple[str, ...] = ()) -> Row:
     base = Scene(dev=_said("Linux version 6.8.0")) if dev else Scene()  # this machine's own log may have lost its beginning
     return Row(fault, Scene(setup=setup, dev=dev, sys=sys), {SYSTEM: told} if told else {}, base=base, needs=needs)
@@ -112,6 +115,9 @@ SYSTEM_ROWS: Final = (
     _row("uncorrected errors of memory", ERROR, sys="; ".join((MEMORY.format(0, 0), MEMORY.format(1, 3)))),
     _row("a CPU that is stuck", ERROR, dev=_said("watchdog: BUG: soft lockup - CPU#1 stuck for 48s! [a:7]")),
     _row("a GPU's link that did not recover", ERROR, dev=_said("pcieport 0000:1b:00.0: AER: device recovery failed", 9)),
+    _row("a full table of connections", "fail firewall_connect", dev=_said(f"nf_conntrack: {CONNECTIONS}", 60)),
+    _row("a table of connections that was full hours ago", "", dev=_said(f"nf_conntrack: {CONNECTIONS}", 7200)),
+    _row("a full table of another namespace", "", dev=_said("nf_conntrack: table full in netns 4026532, dropping packet", 60)),
     # What is history, by design or of others harms nothing.
     _row("a CPU that was stuck an hour ago", "", dev=_said("watchdog: BUG: soft lockup - CPU#1 stuck for 48s! [a:7]", 3600)),
     _row("a task that was blocked and ended", "", dev=_said("INFO: task a:4194000 blocked for more than 122 seconds.", 900)),

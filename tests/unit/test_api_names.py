@@ -16,7 +16,7 @@ Vantage Version VisibleGpu Way accelerator affinity assigned at_a_limit between_
 count direct_paths expectation fail fix_container fix_environment fix_gpudirect fix_rdma_device fix_sysctl gdr_mechanisms
 gdr_proof gdr_sends gids gpudirect hcas if_it_starts_more ifname interfaces inventory job_torch layers loader_rules_say
 missing nccl_environment nccl_integer nccl_param nccl_plugins nccl_ports net_plugin node_variables ok others out_of_memory
-parse_hcas parse_version path_limit rails rdma_handles seen_loaded shm_pool size_text skip tcp_window transport unknown
+parse_hcas parse_version path_limit rails rdma_handles reaching seen_loaded shm_pool size_text skip tcp_window transport unknown
 usable used_nccl version_text without_p2p Path Reach
 neighbours partition slurm_cpus one_subnet FlatRails
 Tasks shm_connections SHM_REFUSED ShmProof Errors NetErrors SysctlFiles

@@ -146,6 +146,52 @@ def test_master_is_resolved_routed_and_its_round_trip_measured() -> None:
     assert net.master.reached_by() == {"eth0", "ib0"}
 
 
+SIX, FOUR = "fd00::9", "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("six", "four", "told"),
+    [
+        ({"error": "EHOSTUNREACH"}, {"rtt_us": 250}, 0.25),  # a dead AAAA before a live A
+        ({"error": "ETIMEDOUT"}, {"rtt_us": 250}, 0.25),
+        ({"error": "EHOSTUNREACH"}, {"error": "ECONNREFUSED"}, Kind.FAILED),  # it is there
+        ({"error": "ETIMEDOUT"}, {"error": "EHOSTUNREACH"}, Kind.TIMED_OUT),
+        ({"error": "EHOSTUNREACH"}, {"error": "ENETUNREACH"}, Kind.ABSENT),
+        ({"error": "EHOSTUNREACH"}, Unavailable("absent"), Kind.NOT_READ),  # a helper that did not answer
+    ],
+)
+def test_a_name_is_as_good_as_the_best_of_its_addresses(six: Any, four: Any, told: float | Kind) -> None:
+    asked = {ip: question("rtt", host=ip, port=29500, seconds=1) for ip in (SIX, FOUR)}
+    net = seen(
+        **{
+            "env:": {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"},
+            question("resolve", name="node0"): {"addresses": [SIX, FOUR]},
+            question("netlink", routes=f"{FOUR},{SIX}"): {"routes": {ip: {"main": hop("eth0"), "via": []} for ip in asked}},
+            asked[SIX]: six,
+            asked[FOUR]: four,
+        }
+    )
+    assert net.master
+    got = net.master.rtt_ms
+    assert (got.kind if isinstance(got, Unavailable) else got) == told
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        ({"error": "EINVAL"}, "a blackhole route"),
+        ({"error": "EACCES"}, "a prohibit route"),
+        ({"error": "EHOSTUNREACH"}, "an unreachable route"),
+        (hop("lo", kind="blackhole"), "a blackhole route"),  # as some kernels answer for IPv6
+        ({"error": "ENETUNREACH"}, ""),
+    ],
+)
+def test_a_route_that_leads_nowhere_is_none(main: dict[str, Any], words: str) -> None:
+    net = seen(**{"config:": {"expected": {"peers": [FOUR]}}, **_routes(FOUR, main)})
+    (peer,) = net.peers
+    assert peer.routed is False and words in peer.dead_end and bool(peer.dead_end) is bool(words)
+
+
 @pytest.mark.parametrize(
     ("env", "variable", "name"),
     [

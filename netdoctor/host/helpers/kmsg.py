@@ -36,6 +36,7 @@ SYSTEM = (
     ": Mounting V",
     "first mount of filesystem",
     "neighbor table overflow",  # net/core/neighbour.c, neigh_alloc
+    "nf_conntrack: table full, dropping packet",  # net/netfilter/nf_conntrack_core.c, __nf_conntrack_alloc
     "nfs: server ",  # net/sunrpc/clnt.c, rpc_check_timeout and call_decode: each of both at most ten times in five seconds
 )
 KERNEL = 0  # LOG_KERN of <syslog.h>: PRIORITY is 8 times the facility, and the level

@@ -12,8 +12,9 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.plugins import FoundBy
 from netdoctor.facts.rdma import Rdma
-from netdoctor.facts.runs import Baseline
-from netdoctor.model import Finding, Severity, Status, Unavailable
+from netdoctor.facts.runs import Baseline, PathRun
+from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
+from netdoctor.nccl import transport
 from tests.support import facts as f
 
 LOST = Unavailable("not recorded")
@@ -199,3 +200,37 @@ def test_a_plugin_of_another_cpu_that_is_not_taken_is_told() -> None:
     found = judged({Libraries: plugins(foreign="aarch64", opened_as=())})["network"]
     assert found.status is Status.SKIP
     assert found.notes == ("/opt/amazon/ofi-nccl/lib/libnccl-net.so is there and not taken: it is built for aarch64",)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lacks": ("libfabric.so.1",)}, {"foreign": "aarch64"}, {"symbols": ("ncclNetPlugin_v3",)}]
+)
+@pytest.mark.parametrize(("network", "severity"), [("AWS Libfabric", Severity.CRITICAL), ("ib", Severity.WARNING)])
+def test_a_network_that_is_asked_for_and_not_loaded(changes: dict[str, Any], network: str, severity: Severity) -> None:
+    """NCCL 2.27.5 ends with ncclInvalidUsage; by a network of its own it goes on."""
+    environ, run = f.environ({"NCCL_NET": network}), f.baseline(nccl_ran=False)
+    found = judged({Environ: environ, Baseline: run, Libraries: plugins(**changes)})["network"]
+    assert (found.status, found.severity) == (Status.FAIL, severity)
+    assert ("stops at start" in found.message) is (severity is Severity.CRITICAL)
+
+
+def test_a_plugin_that_nobody_wants_is_not_taken() -> None:
+    (note,) = judged({Environ: named("none"), Libraries: plugins(opened_as=())})["network"].notes
+    assert note.endswith("is there and not taken: NCCL_NET_PLUGIN=none")
+
+
+@pytest.mark.parametrize(
+    ("environ", "plugin", "says"),
+    [
+        ({}, {}, "a network plugin is installed"),
+        ({"NCCL_NET_PLUGIN": "none"}, {}, "no network plugin is taken"),
+        ({}, {"symbols": Unavailable(Kind.MALFORMED, "not an ELF file")}, "no network plugin is taken"),
+        ({}, {"foreign": "aarch64"}, "no network plugin is taken"),
+        ({}, {"path": "/opt/x/libnccl-tuner.so", "opened_as": ("libnccl-tuner.so",)}, "no network plugin is taken"),
+    ],
+)
+def test_what_carries_the_data_beside_a_plugin(environ: dict[str, str], plugin: dict[str, Any], says: str) -> None:
+    job, runs = f.environ({"NCCL_IB_DISABLE": "1", **environ}), (f.baseline(nccl_ran=False), PathRun(()))
+    have = f.libraries(plugins=(f.plugin(**plugin),))
+    carrier = transport.data_by_sockets(f.rdma(), job, have, runs, f.net(), Intent(nodes=2))
+    assert says in carrier.why and carrier.sockets is (None if says.startswith("a network") else True)

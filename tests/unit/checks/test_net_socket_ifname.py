@@ -12,6 +12,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Link, Net, Peer, Route
 from netdoctor.facts.rdma import Rdma
+from netdoctor.facts.reach import Reach
 from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
@@ -60,6 +61,7 @@ KINDS: dict[str, type] = {
     "rdma": Rdma,
     "libraries": Libraries,
     "baseline": Baseline,
+    "reach": Reach,
 }
 
 

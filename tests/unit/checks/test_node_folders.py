@@ -25,7 +25,7 @@ def paths(number: int, *, free: int = 0, **changes: Any) -> dict[str, Finding]:
 @pytest.mark.parametrize(
     ("number", "words", "command"),
     [
-        (errno.ENOSPC, "is full", "df -h /ckpt"),
+        (errno.ENOSPC, "no inode is", "df -h /ckpt"),  # of bytes there are half a GiB
         (errno.EDQUOT, "quota", "df -h /ckpt"),
         (errno.EROFS, "for reading only", "findmnt -T /ckpt"),
         (errno.EACCES, "closed to this user", "findmnt -T /ckpt"),
@@ -42,6 +42,10 @@ def test_a_folder_that_the_job_writes_and_cannot(number: int, words: str, comman
     assert words in found.message
     assert found.fix is not None
     assert found.fix.commands[0] == command
+
+
+def test_a_folder_without_bytes_is_full() -> None:
+    assert "it is full" in paths(errno.ENOSPC)["/ckpt"].message
 
 
 def test_folders_of_the_job_that_are_well() -> None:

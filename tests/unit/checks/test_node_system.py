@@ -203,6 +203,24 @@ def test_a_cpu_that_is_stuck_now(uptime: str | None, status: Status) -> None:
     assert found["CPU 3" if status is FAIL else "kernel log"].status is status
 
 
+FULL_TABLE = "nf_conntrack: nf_conntrack: table full{}, dropping packet"
+
+
+@pytest.mark.parametrize(
+    ("uptime", "netns", "status"),
+    [
+        ("61.00 9\n", "", FAIL),
+        ("3659.0 9\n", "", FAIL),
+        ("3660.0 9\n", "", PASS),  # it may be mended since
+        ("61.00 9\n", " in netns 4026532", PASS),  # another's
+        (None, "", UNKNOWN),
+    ],
+)
+def test_a_table_of_connections_that_is_full(uptime: str | None, netns: str, status: Status) -> None:
+    found = said({"/proc/uptime": uptime}, log=(FULL_TABLE.format(netns),))  # composed at second 60
+    assert found["connections" if status is FAIL else "kernel log"].status is status
+
+
 def test_links_that_did_not_recover() -> None:
     failed = "pcieport {}: AER: device recovery failed"
     assert said(log=(failed.format("0000:1b:00.0"),))["PCI 0000:1b:00.0"].status is FAIL

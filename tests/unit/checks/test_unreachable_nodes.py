@@ -9,6 +9,7 @@ import pytest
 
 from netdoctor.causes.results import completed
 from netdoctor.facts.net import Peer
+from netdoctor.facts.reach import Path, Reach
 from netdoctor.model import Severity, Status, Unavailable
 from netdoctor.nccl import interfaces
 from tests.support.facts import environ, netlink_link
@@ -41,10 +42,47 @@ def test_a_node_0_that_nothing_reaches(master: Peer, several: Status | None, uns
     assert status is unsaid
 
 
+REFUSED = Unavailable("absent", "EHOSTUNREACH")  # of a host that is not there, and by a firewall's "prohibited" alike
+
+
+def echo(**changes: Any) -> Reach:
+    told = {"small": False, "middle": False, "full": False, "told": None, "error": None, **changes}
+    return Reach((), 0, {"gone": Path("10.0.0.9", "eth0", 1500, **told)})
+
+
+@pytest.mark.parametrize(
+    ("reach", "master", "peer", "words"),
+    [
+        (echo(small=True, middle=True, full=True), FAIL, UNKNOWN, "rejects port 29500"),
+        (echo(error="EACCES"), FAIL, UNKNOWN, "rejects port 29500"),  # a firewall answers the echo, too
+        (echo(error="EHOSTUNREACH"), FAIL, FAIL, "nobody answers at"),
+        (echo(), FAIL, UNKNOWN, "or a firewall rejects port 29500"),  # it drops echoes
+        (echo(error="EPERM"), FAIL, UNKNOWN, "or a firewall rejects"),  # this node's own
+        (Unavailable("denied"), FAIL, UNKNOWN, "or a firewall rejects"),
+    ],
+)
+def test_an_echo_tells_a_firewall_from_nobody(reach: Any, master: Status, peer: Status, words: str) -> None:
+    """The job needs node 0's port; that of a peer was named to measure a round trip."""
+    one = nobody(rtt_ms=REFUSED)
+    told = findings(net=seen(master=one), job=SEVERAL, reach=reach)["MASTER_ADDR"]
+    assert told.status is master and words in told.message
+    assert found(net=seen(peers=(replace(one, variable="expected.peers"),)), job=SEVERAL, reach=reach)["gone"] == (peer, None)
+
+
+def test_a_firewalls_no_has_its_own_cause() -> None:
+    told = findings(net=seen(master=nobody(rtt_ms=REFUSED)), job=SEVERAL, reach=echo(small=True))["MASTER_ADDR"]
+    assert told.cause == "firewall_connect" and "firewall-cmd" in (told.how or "")
+
+
 def test_a_silent_node_0_is_in_a_gates_way() -> None:
     (one,) = [f for f in findings(net=seen(master=nobody(rtt_ms=Unavailable("timed out"))), job=SEVERAL).values() if f.perhaps]
     assert one.subject == "MASTER_ADDR" and one.perhaps is not None
     assert completed(one.perhaps, "net.socket_ifname", "socket_ifname").severity is C
+
+
+def test_an_address_that_the_node_gave_itself_is_called_so() -> None:
+    told = {ip: findings(net=seen(LO, netlink_link("eth0", 2, ip)), job=SEVERAL)["NCCL"] for ip in ("169.254.7.7", "10.0.0.7")}
+    assert {ip: "link-local" in one.message for ip, one in told.items()} == {"169.254.7.7": True, "10.0.0.7": False}
 
 
 def test_a_peer_that_nothing_reaches_is_named() -> None:
