@@ -223,3 +223,29 @@ def test_an_error_comes_before_the_words_of_one_process(mark: str) -> None:
     said = f"{mark}ERROR: could not write model.safetensors\n"
     assert unwritten(f"{WORK}{said}All done.\n") == [Status.UNKNOWN]
     assert unwritten(f"{said}{WORK}All done.\n") == [Status.PASS]
+
+
+NAN = "".join(f"step {n}/99 loss nan grad_norm 1.0\n" for n in range(90, 100))
+GOOD = "".join(f"step {n}/99 loss 2.0\n" for n in range(90, 100))
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        pytest.param(GOOD + NAN, Status.UNKNOWN, id="a loss that is no number up to the end"),
+        pytest.param(NAN + GOOD, Status.PASS, id="one that is a number again"),
+        pytest.param(GOOD + "srun: error: n7: tasks 3,7: Exited with exit code 1\n", Status.FAIL, id="tasks that failed"),
+        pytest.param(
+            "srun: error: n7: task 3: Exited with exit code 1\n" + GOOD, Status.UNKNOWN, id="a task, and work after it"
+        ),
+    ],
+)
+def test_what_the_end_of_a_program_does_not_mend(text: str, status: Status) -> None:
+    assert unwritten(f"{text}Training finished\n")[0] is status
+
+
+@pytest.mark.parametrize(("level", "status"), [("error", Status.UNKNOWN), ("CRITICAL", Status.UNKNOWN), ("info", Status.PASS)])
+def test_the_level_that_a_line_of_json_has_is_read(level: str, status: Status) -> None:
+    steps = "".join(f'{{"level":"info","msg":"step {n} loss 2.{n}"}}\n' for n in range(9))
+    said = f'{{"level":"{level}","msg":"rank 3 is not among them","code":139}}\n{{"level":"info","msg":"job done"}}\n'
+    assert unwritten(steps + said) == [status]

@@ -202,8 +202,8 @@ CUDA_FAILURES: Final = (
         "gpu hang|gpu reset",
         Hypothesis(
             "gpu_error",
-            Confidence.STRONG_MINUS,
-            "the driver took the GPU from the program: {what}",
+            Confidence.LIKELY,
+            "the driver took the GPU from the program ({what}): a kernel that did not end, or the GPU itself",
             how="dmesg | grep -i amdgpu   # a ring that timed out, a reset, or a fault of the memory",
         ),
     ),

@@ -26,6 +26,7 @@ class Retry(Enum):
 
     NEVER = auto()
     WORK = auto()  # it is caught or restarted: work of the rank itself, or of all
+    STEP = auto()  # a later step alone: an end that comes after it may be of a work that is worth nothing
     AT_ONCE = auto()  # it is tried again: any later work shows that it came about
 
 
@@ -100,7 +101,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "rendezvous_closed": Kind(_E, _A),
     "trail": Kind(_E, _A, trouble=True),
     "warning": Kind(_E, trouble=True),
-    "no_number": Kind(_N, _A, trouble=True),
+    "no_number": Kind(_N, Retry.STEP, trouble=True),
     "order_differs": Kind(_E),
     "sizes_differ": Kind(_E),
     "descriptors": Kind(_N, _W),

@@ -61,6 +61,8 @@ _ITS_OWN = frozenset(("exception", "raised", "oom", "wrong_data", "xid"))  # ano
 def after(log: LogFacts, e: Event) -> After:
     """Whether the job went on after it, by its own words: the rank's further work, a new communicator, a good end."""
     retry = kind(e.kind).retry
+    if retry is Retry.STEP:
+        return After.WENT_ON if log.good.get(e.file, 0) > e.last else After.STOPPED
     # torchrun's agent, or pytest, speaks for what it had started: not for an agent that gave up, nor for what nobody caught.
     spoken = e.kind not in _ITS_OWN and not log.of("elastic")
     if spoken and any("whole" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished")):
@@ -193,8 +195,8 @@ def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:
 
 def _of_all(log: LogFacts, finished: Event, e: Event) -> bool:
     """Whether such an end shows that `e` did no harm: that one process leaves in good order says nothing of one that died."""
-    if "closed" in finished.data:  # it closes also after a fault
-        return False
+    if "closed" in finished.data or (e.kind == "died" and "task" in e.data):  # it closes also after a fault
+        return False  # and srun says what a task came to when it has ended: what others print later was said before
     if "left" in finished.data and any(
         d.file == e.file and e.last <= d.line < finished.last for d in log.of("died", "elastic")
     ):

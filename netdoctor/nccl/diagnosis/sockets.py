@@ -52,7 +52,8 @@ def _given_id(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis:
     named = events[0].data["peer"].partition("<")[0]
     refused = tuple(e for e in log.of("bind") if Wording.NOT_ASSIGNABLE.within(e.data.get("errno", "")))
     own = ", ".join(dict.fromkeys(f"{a.ifname} {a.address}" for a in (*log.bootstraps, *log.socket_interfaces)))
-    text = f"NCCL_COMM_ID names {named}, and no interface here is in its network" + (f" ({own})" if own else "")
+    variable = "NEURON_RT_ROOT_COMM_ID" if log.library == "Neuron" else "NCCL_COMM_ID"
+    text = f"{variable} names {named}, and no interface here is in its network" + (f" ({own})" if own else "")
     if refused:
         text += ": rank 0 cannot listen there, for it is another host's address"
         text += ", or that of the host around this container" if any(of_a_bridge(a.address) for a in log.bootstraps) else ""
@@ -61,7 +62,7 @@ def _given_id(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis:
 
 
 _ROOT: Final = (
-    "NCCL_COMM_ID is the address and port of rank 0's own interface, on every rank; torch does not need it (MASTER_ADDR)"
+    "it is the address and port of rank 0's own interface, on every rank, and no link-local one; torch does not need it"
 )
 _NO_MATCH: Final = "no interface matches NCCL_SOCKET_IFNAME={} on this node"
 
