@@ -29,13 +29,13 @@ def judge(flat: FlatRails, used: Collection[object]) -> Iterator[Finding]:
     rails = flat.rails or ()
     if isinstance(flat.network, Unavailable) or len(rails) < 2:
         return  # what of interfaces and ports could not be read, others say
-    shut = [rail.name for rail in rails if rail.strict is True and rail.by_source is False]
-    deaf = [rail.name for rail in rails if rail.name in shut and rail.own_way is False]
-    lost = missing(*(one for rail in rails for one in (rail.strict, rail.by_source)))
-    lost = missing(lost, *(rail.own_way for rail in rails if rail.name in shut)) if len(shut) > 1 else lost
+    shut = [rail for rail in rails if rail.strict is True and rail.by_source is False]
+    deaf = [rail.name for rail in shut if rail.own_way is False]
+    lost = missing(*(one for rail in rails for one in (rail.strict, rail.by_source)), *(rail.own_way for rail in shut))
     text = f"{count(len(rails), 'rail')} are in {flat.network}"
-    if len(shut) > 1 and deaf:  # the first hears all; where each has a range of the subnet, all do
-        said = f"{text}, and strict rp_filter drops the ARP that comes in on any but the first"
+    if deaf:
+        where = "any but the first" if len(deaf) == len(rails) - 1 else ", ".join(deaf)
+        said = f"{text}, and strict rp_filter drops the ARP that comes in on {where}"
         silent = flat.incomplete or ()
         found = Finding(
             Status.FAIL,
@@ -44,10 +44,10 @@ def judge(flat: FlatRails, used: Collection[object]) -> Iterator[Finding]:
             loss=SOMETIMES,
             why="nobody answers for a rail whose way back leads through another: ibv_modify_qp ends with 110 (timed out)",
             fix=_MEND,
-            evidence={"network": flat.network, "rails": sorted(shut)},
+            evidence={"network": flat.network, "rails": sorted(deaf)},
             measured={"unanswered": list(silent)[:8]} if silent else {},
         )
-        doubt = _doubt(flat, [name for name in shut if name in used])
+        doubt = _doubt(flat, [name for name in deaf if name in used])
         unsure = Finding(Status.UNKNOWN, f"{said}, unless {doubt}", SUBJECT, how=_MEND.commands[1], perhaps=found)
         yield unsure if doubt else found
     elif lost is not None and lost.kind is not Kind.NOT_RECORDED:  # an older recording did not ask
@@ -57,8 +57,8 @@ def judge(flat: FlatRails, used: Collection[object]) -> Iterator[Finding]:
 def _doubt(flat: FlatRails, used: Collection[str]) -> str:
     """What may make it harmless; switches that keep the rails apart do not: the request arrives on the rail whose way back is
     another's all the same."""
-    if len(used) < 2:
-        return "NCCL goes by one of them alone"
+    if not used:
+        return "NCCL goes by none of these"
     if isinstance(flat.fixed, Unavailable):
         return f"the MACs of the others are written down here and there, which could not be read: {flat.fixed}"
     return "the MACs of all hosts are written down on all (permanent neighbours), as some are here" if flat.fixed else ""

@@ -6,10 +6,12 @@ incomplete.
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
 
+from netdoctor.facts.flat_rails import _beside, _leads_by
 from netdoctor.host.base import question
 from netdoctor.model import Finding, Kind, Status, Unavailable
 from tests.support.machines.composed import Composed
@@ -77,6 +79,8 @@ def test_a_neighbour_that_did_not_answer_shows_it() -> None:
         ({"sources": Unavailable(Kind.DENIED, "netlink")}, Status.UNKNOWN),
         ({"ways": NETDEVS}, None),  # each rail has a range of the subnet, and a route to it
         ({"ways": NETDEVS[:4] * 2}, Status.FAIL),  # four of them have
+        ({"sources": tuple(f"10.10.{4 + n}.17/32" for n in range(7))}, Status.FAIL),  # the last one lacks a rule
+        ({"environment": {"NCCL_IB_HCA": "=mlx5_5"}}, Status.FAIL),  # a single one, which hears nothing
         ({"ways": Unavailable(Kind.DENIED, "netlink")}, Status.UNKNOWN),
         ({"ways": Unavailable(Kind.NOT_RECORDED)}, None),  # an older recording
         ({"ways": NETDEVS[:3]}, Status.UNKNOWN),  # not all of them were answered
@@ -88,3 +92,41 @@ def test_a_neighbour_that_did_not_answer_shows_it() -> None:
 def test_what_else_holds(more: dict[str, Any], status: Status | None) -> None:
     one = said(**more)
     assert (one and one.status) == status
+
+
+def test_the_rails_that_hear_nothing_are_named() -> None:
+    one, every = said(sources=tuple(f"10.10.{4 + n}.17/32" for n in range(6))), said()
+    assert one and one.message.endswith(f"that comes in on {NETDEVS[6]}, {NETDEVS[7]}")
+    assert one.evidence["rails"] == sorted(NETDEVS[6:])
+    assert every and every.message.endswith("that comes in on any but the first")
+
+
+@pytest.mark.parametrize(
+    ("ip", "network", "own", "beside"),
+    [
+        ("10.5.0.12", "10.5.0.0/24", [], "10.5.0.13"),
+        ("10.5.0.12", "10.5.0.0/24", ["10.5.0.13"], "10.5.0.14"),  # another rail's
+        ("10.5.0.1", "10.5.0.0/24", [], "10.5.0.3"),  # 10.5.0.0 is the network
+        ("10.5.0.254", "10.5.0.0/24", [], "10.5.0.252"),  # 10.5.0.255 is for all of it
+        ("10.5.0.1", "10.5.0.0/30", ["10.5.0.2"], ""),
+    ],
+)
+def test_an_address_beside_a_rails_own(ip: str, network: str, own: list[str], beside: str) -> None:
+    assert _beside(ip, IPv4Network(network), [ip, *own]) == beside
+
+
+@pytest.mark.parametrize(
+    ("row", "leads"),
+    [
+        ({"main": {"oif": "a", "kind": "unicast"}}, True),
+        ({"main": {"oif": "b", "kind": "unicast"}}, False),
+        ({"main": {"error": "ENETUNREACH"}}, False),  # no way back at all
+        ({"main": {"error": "EIO"}}, Kind.FAILED),
+        ({"main": {}}, Kind.MALFORMED),
+        (None, Kind.MALFORMED),
+        (Unavailable(Kind.DENIED), Kind.DENIED),
+    ],
+)
+def test_where_the_way_back_leads(row: Any, leads: object) -> None:
+    found = _leads_by("a", "10.5.0.13", {"10.5.0.13": row})
+    assert (found.kind if isinstance(found, Unavailable) else found) == leads

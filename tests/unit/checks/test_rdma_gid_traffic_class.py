@@ -153,11 +153,19 @@ def test_what_is_below_tells(machine: dict[type, Any], status: Status, words: st
     assert found and found.status is status and words in found.message
 
 
+def test_a_port_that_pauses_nothing_is_mended_as_its_other_is() -> None:
+    found = judged(below("bond", GOOD, dcb.Qos(pfc=0)), "106")
+    assert found and found.fix and found.fix.summary.startswith("let this port and the switch's pause")
+    whole = judged(below("bond", GOOD, BAD), "106")
+    assert whole and whole.fix and whole.fix.summary.startswith("give NCCL the class")
+
+
 def test_a_tag_tells_the_other_end_its_priority() -> None:
     variables = {"NCCL_IB_TC": "106", "NCCL_IB_SL": "3"}
     for machine, status in ((below("vlan", TAG), Status.PASS), (below("vlan", replace(TAG, pfc=4)), Status.FAIL)):
         found = f.judge(gid, f.machine({**machine, Environ: f.environ(variables)}))
-        assert [one.status for one in found if one.subject == "traffic class"] == [status]
+        (one,) = (one for one in found if one.subject == "traffic class")
+        assert one.status is status and ("on 8 rails goes by" in one.message) is (status is Status.PASS)
 
 
 def test_words_of_pauses_of_all() -> None:
@@ -170,6 +178,24 @@ def test_words_of_pauses_of_all() -> None:
         assert found and words in found.message and ("ethtool -a" in found.message) is bool(words)
     found = judged(node(pfc=0, pause=BOTH), "106")
     assert found and found.message == "the cards of 8 rails pause whatever they send (ethtool -a)"
+
+
+@pytest.mark.parametrize(
+    ("pfc", "pause", "said"),
+    [
+        (0, BOTH, True),
+        (0, (True, False), False),
+        (0, None, None),
+        (0, LOST, LOST),
+        (8, BOTH, None),  # each port sends either kind of frame
+        (8, LOST, None),
+        (None, BOTH, True),  # a driver that has no pauses of priorities
+        (LOST, BOTH, LOST),
+        (LOST, None, LOST),
+    ],
+)
+def test_whether_a_card_pauses_all(pfc: Any, pause: Any, said: object) -> None:
+    assert dcb.Qos(pfc=pfc, pause=pause).pauses_all == said
 
 
 def test_ports_of_a_bond_in_words() -> None:
