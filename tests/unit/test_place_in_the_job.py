@@ -19,7 +19,8 @@ def test_rank_0_is_not_where_its_name_leads(rank: int, local: bool, nodes: int, 
     name = "203.0.113.80"
     master = Peer(name, (name,), {name: Route("eth0")}, 0.4, local, 29500, "MASTER_ADDR")
     intent = SimpleNamespace(others=True)
-    seen = net_socket_ifname.Seen(*(cast("Any", one) for one in (SimpleNamespace(master=master), (), None, intent, None)))
+    shown = (SimpleNamespace(master=master), (), None, intent, None, SimpleNamespace(paths={}))
+    seen = net_socket_ifname.Seen(*(cast("Any", one) for one in shown))
     environ = SimpleNamespace(launcher=Launcher("env", rank, nodes, None, None, nodes, rank))
     found = list(net_socket_ifname._master(seen, cast("Any", environ), nodes))
     assert [(one.status, one.subject) for one in found] == ([(Status.UNKNOWN, "MASTER_ADDR")] if says else [])
