@@ -47,12 +47,17 @@ def test_the_site_has_every_page_once() -> None:
     assert sorted(named) == sorted({"index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *made, *docs})
 
 
+def test_the_configuration_has_every_key() -> None:
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    assert set(KEYS) == set(re.findall(r"(?m)^\| `([\w.]+)`", text))
+    assert text == reference.with_keys(text), "python -m tools.reference --keys"
+
+
 @pytest.mark.slow
 def test_the_reference_has_everything() -> None:
     pages = reference.pages()
     assert {spec.id for spec in load(None, site=False).specs} == set(re.findall(r"(?m)^## (.*)$", pages["checks.md"]))
     assert set(CAUSES) == set(re.findall(r"(?m)^## (.*)$", pages["causes.md"]))
-    assert set(KEYS) == set(re.findall(r"(?m)^\| `([\w.]+)`", pages["keys.md"]))
     commands = re.findall(r"(?m)^## (.*)$", pages["commands.md"])
     assert {"netdoctor preflight", "netdoctor config show", "netdoctor fleet report"} < set(commands)
     assert [f".SH {words.upper()}" in reference.man() for words in commands if "-" not in words] == [True] * len(commands)
