@@ -50,9 +50,11 @@ from netdoctor.api import (
 )
 
 AGAIN = "netdoctor preflight"
-THERE = "netdoctor preflight there; --python names the job's Python"
+HERE = f"{AGAIN}; --python names the job's Python"
+THERE = f"{AGAIN} there; --python names the job's Python"
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
+_WHERE = {Kind.MISSING_NODE: START, Kind.THIS_NODE: HERE, Kind.OTHER_NODES: THERE}
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
@@ -80,8 +82,8 @@ def allreduce_run(
         exclusive={seen.ordinal for seen, gpu in gpus.of_the_job or () if gpu is not None and state.exclusive(gpu.uuid)},
     )
     if isinstance(run, Unavailable):  # the nodes themselves tell whose fault it is
-        text = run.detail if run.kind in (Kind.MISSING_NODE, Kind.OTHER_NODES) else run
-        how = {Kind.MISSING_NODE: START, Kind.OTHER_NODES: THERE}.get(run.kind, WITH_RUN)
+        text = run.detail if run.kind in _WHERE else run
+        how = _WHERE.get(run.kind, WITH_RUN)
         yield unknown(f"no all-reduce was run: {text}", how=how)
     else:
         # Of nodes together it is asked how they reach each other, with as many ranks as one likes (--ranks-per-node).

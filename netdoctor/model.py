@@ -75,6 +75,7 @@ class Kind(Word):
     REFUSED = "refused"  # netdoctor itself did not do it (safety rule)
     MISSING_NODE = "missing node"  # a node of a common run never came
     OTHER_NODES = "other nodes"  # the nodes of a common run found out together why; detail names who
+    THIS_NODE = "this node"  # the node that asks is itself the one that keeps a common run from being; detail says why
     NOT_READ = "not read"  # evidence this one depends on was itself unavailable
 
 

@@ -1,8 +1,9 @@
 """The documentation's folder for mkdocs, with the references that are made from the program itself, and the man page.
 
 ``python -m tools.reference DIR`` copies docs/ and README.md to DIR and writes DIR/reference/*; ``--man FILE`` writes the man
-page.  Nothing here says anything of its own: commands come from --help, checks and causes from `netdoctor explain`, keys from
-`netdoctor.config.keys`, variables from the catalogue, schemas from `netdoctor schema`.
+page; ``--keys`` writes the table of docs/configuration.md again.  Nothing here says anything of its own: commands come from
+--help, checks and causes from `netdoctor explain`, keys from `netdoctor.config.keys`, variables from the catalogue, schemas
+from `netdoctor schema`.
 """
 
 from __future__ import annotations
@@ -57,15 +58,27 @@ def _cell(value: object) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
+def keys() -> str:
+    """The table of docs/configuration.md: a reader of the repository has no site."""
+    rows = ["| key | says | value | variable |", "|---|---|---|---|"]
+    for name, key in KEYS.items():
+        said = f"`{json.dumps(key.schema)}`" + (f", by default `{key.default}`" if key.default is not None else "")
+        rows.append(f"| `{name}` | {_cell(key.about)} | {_cell(said)} | `{variable(name)}` |")
+    return "\n".join(rows) + "\n"
+
+
+def with_keys(text: str) -> str:
+    """docs/configuration.md with that table between its marks."""
+    before, begin, rest = text.partition("<!-- keys:begin -->\n")
+    _, end, after = rest.partition("<!-- keys:end -->\n")
+    return f"{before}{begin}\n{keys()}\n{end}{after}"
+
+
 def pages() -> dict[str, str]:
     """File name -> Markdown."""
     loaded = load(None, site=False)
     told = {spec.id: explain(loaded, spec.id) for spec in sorted(loaded.specs, key=lambda spec: spec.id)}
     named = {name: explain(loaded, f"log.{name}") for name in sorted(CAUSES)}
-    keys = ["| key | says | value | variable |", "|---|---|---|---|"]
-    for name, key in KEYS.items():
-        said = f"`{json.dumps(key.schema)}`" + (f", by default `{key.default}`" if key.default is not None else "")
-        keys.append(f"| `{name}` | {_cell(key.about)} | {_cell(said)} | `{variable(name)}` |")
     rows = ["| variable | read by | since | last in | default | note |", "|---|---|---|---|---|---|"]
     for row in table().values():
         since = version_text(row.first) if row.first else ""
@@ -76,9 +89,6 @@ def pages() -> dict[str, str]:
         "commands.md": "# Commands\n\n" + "\n".join(_fenced(words, _help(words, c)) for words, c in commands()),
         "checks.md": "# Checks\n\n" + "\n".join(_fenced(name, text) for name, text in told.items()),
         "causes.md": "# Causes\n\n" + "\n".join(_fenced(name, text) for name, text in named.items()),
-        "keys.md": "# Keys of the configuration\n\n`netdoctor config show` says what they are here.\n\n"
-        + "\n".join(keys)
-        + "\n",
         "variables.md": "# Variables\n\n`netdoctor env --explain NAME` says more.\n\n" + "\n".join(rows) + "\n",
         "schemas.md": "# Schemas\n\nAlso `netdoctor schema NAME`.\n\n" + "\n".join(schemas) + "\n",
         **{f"{name}.schema.json": json.dumps(whole_schema(name), indent=1, ensure_ascii=False) + "\n" for name in SCHEMAS},
@@ -117,9 +127,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--man", type=Path)
+    parser.add_argument("--keys", action="store_true")
     given = parser.parse_args()
     if given.folder is not None:
         write(given.folder)
+    if given.keys:
+        page = ROOT / "docs/configuration.md"
+        page.write_text(with_keys(page.read_text(encoding="utf-8")), encoding="utf-8")
     if given.man is not None:
         given.man.parent.mkdir(parents=True, exist_ok=True)
         given.man.write_text(man(), encoding="utf-8")

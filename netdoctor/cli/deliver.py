@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 USAGE: Final = 2
 WRITING: Final = 20.0  # seconds for a file of ours: a server that is only slow writes some megabytes in that
 BROKEN: Final = 1  # a report that could not be written
+_foretold: Final[set[str]] = set()  # what was said before a look is not said again after it
 
 
 def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
@@ -59,6 +60,7 @@ def foretell(*paths: str | None) -> int:
             why = f"{path}: cannot be written: {error.strerror}"
         if why:
             print(f"netdoctor: {clean(why)}", file=sys.stderr, flush=True)
+            _foretold.add(why)
             code = BROKEN
     return code
 
@@ -182,6 +184,8 @@ def write(path: str, text: str, *, snapshot: bool = False, metrics: bool = False
         else:  # of this process: a child has none of them
             written()
     except (output.OutputError, far.HungError) as error:
-        print(f"netdoctor: {clean(str(getattr(error, 'strerror', None) or error))}", file=sys.stderr)
+        why = str(getattr(error, "strerror", None) or error)
+        if why not in _foretold:
+            print(f"netdoctor: {clean(why)}", file=sys.stderr)
         return BROKEN
     return 0

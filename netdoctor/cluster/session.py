@@ -113,7 +113,8 @@ class ClusterSession:
         assert self.cluster.master is not None
         kind, why = self.cluster.master
         who = self.cluster.nodes.rank if kind in (Fault.PORT_TAKEN, Fault.NO_LOCAL_PORT, Fault.NO_THREAD) else 0
-        return Unavailable(Kind.OTHER_NODES, f"{self.cluster.name(who)}: {why}")
+        where = Kind.THIS_NODE if who == self.cluster.nodes.rank else Kind.OTHER_NODES
+        return Unavailable(where, f"{self.cluster.name(who)}: {why}")
 
     def _no_thread(self, error: RuntimeError) -> None:
         self._without(MeetingError(Fault.NO_THREAD, f"it cannot take part: {error}"))
@@ -155,7 +156,10 @@ class ClusterSession:
         return self._reduce(session, made)
 
     def _lacking(self) -> Kind:
-        return Kind.MISSING_NODE if self.cluster.never_came & self.cluster.gone.keys() else Kind.OTHER_NODES
+        if self.cluster.never_came & self.cluster.gone.keys():
+            return Kind.MISSING_NODE
+        own = self.cluster.ready.get(self.cluster.nodes.rank)
+        return Kind.THIS_NODE if own is not None and own.cannot and not self.cluster.gone else Kind.OTHER_NODES
 
     def _ready(self, session: Session | None, facts: Mapping[str, Any]) -> dict[str, Any]:
         """What this node can run, or why it cannot."""

@@ -43,7 +43,7 @@ def write(path: str, text: str | bytes, *, mode: int = REPORT_MODE, exact: bool 
         with _resolved(path) as (folder, name):
             return _write(folder, name, data, mode, exact=exact)
     except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: not written: {_why(error)}") from None
+        raise OutputError(unwritten(path, error)) from None
 
 
 def obstacle(path: str) -> str:
@@ -54,8 +54,13 @@ def obstacle(path: str) -> str:
         with _resolved(path) as (folder, name):
             _ask(folder, name)
     except (OSError, ValueError) as error:
-        return f"{path}: cannot be written: {_why(error)}"
+        return unwritten(path, error)
     return ""
+
+
+def unwritten(path: str, error: OSError | ValueError) -> str:
+    """Before and after a look in the same words: `deliver` says them once."""
+    return f"{path}: cannot be written: {_why(error)}"
 
 
 def _ask(folder: int, name: str) -> None:

@@ -83,7 +83,7 @@ def test_the_gate_has_all_that_the_main_container_has(overlay: str, gate: str) -
     main, init = pod["containers"][0], named(pod, gate)
     for field in COPIED:
         own = [TOKEN] if field == "env" and gate == "netdoctor-allreduce" else []
-        assert init[field] == (main[field] + own if own else main[field]), field
+        assert init[field] == (own + main[field] if own else main[field]), field
     # Nothing else of the main one is left behind, so a field that is added to it must be copied as well.
     assert set(main) - {"name", "command", *COPIED} == set()
     assert init["terminationMessagePolicy"] == "FallbackToLogsOnError"
@@ -196,9 +196,11 @@ def test_pods_that_wait_have_names_before_they_are_ready() -> None:
     assert service["selector"].items() <= labels.items()
     assert pod["subdomain"] == "train"
     assert job["completionMode"] == "Indexed" and job["completions"] == job["parallelism"]
-    variables = {one["name"]: one for one in named(pod, "netdoctor-allreduce")["env"]}
-    assert variables["NNODES"]["value"] == str(job["completions"])
-    assert "job-completion-index" in variables["JOB_COMPLETION_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
+    for name, nodes in (("netdoctor-allreduce", "--nodes"), (pod["containers"][0]["name"], "--nnodes")):
+        command = named(pod, name)["command"]
+        assert f"{nodes}={job['completions']}" in command
+        # addCompletionIndexEnvVariables of kubernetes/pkg/controller/job/indexed_job_utils.go: in every container of such a Job
+        assert "--node-rank=$(JOB_COMPLETION_INDEX)" in command
     master = next(one for one in named(pod, "netdoctor-allreduce")["command"] if one.startswith("--master="))
     assert re.fullmatch(r"--master=train-0\.train:(\d+)", master)
     port = int(master.rpartition(":")[2])
@@ -207,6 +209,21 @@ def test_pods_that_wait_have_names_before_they_are_ready() -> None:
     assert {port, jobs_own} <= {one["port"] for one in service["ports"]}
     low = int(pod["securityContext"]["sysctls"][0]["value"].split()[0])
     assert low > max(port, jobs_own, 28028)  # no connection may be given a port that somebody must bind
+
+
+def test_a_job_without_env_has_its_way_between_pods_tried(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "k8s")
+    file = tmp_path / "k8s/base/job.yaml"
+    job = yaml.safe_load(file.read_text())
+    del job["spec"]["template"]["spec"]["containers"][0]["env"]
+    file.write_text(yaml.safe_dump(job))
+    overlay = tmp_path / "k8s/overlays/multi-node"
+    (made,) = [one for one in kustomize.render(overlay) if one["kind"] == "Job"]
+    inits = made["spec"]["template"]["spec"]["initContainers"]
+    assert [one["name"] for one in inits] == ["netdoctor-copy", "netdoctor-gate", "netdoctor-allreduce"]
+    assert [one["name"] for one in inits[2]["env"]] == ["NETDOCTOR_TOKEN"] and "env" not in inits[1]
+    theirs = kustomize.by_kubectl(overlay)
+    assert theirs is None or made in theirs
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

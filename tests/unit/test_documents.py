@@ -25,7 +25,7 @@ def _anchors(text: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)  # code is no link
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if re.match(r"[a-z]+:", target):
             continue
@@ -47,12 +47,17 @@ def test_the_site_has_every_page_once() -> None:
     assert sorted(named) == sorted({"index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *made, *docs})
 
 
+def test_the_configuration_has_every_key() -> None:
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    assert set(KEYS) == set(re.findall(r"(?m)^\| `([\w.]+)`", text))
+    assert text == reference.with_keys(text), "python -m tools.reference --keys"
+
+
 @pytest.mark.slow
 def test_the_reference_has_everything() -> None:
     pages = reference.pages()
     assert {spec.id for spec in load(None, site=False).specs} == set(re.findall(r"(?m)^## (.*)$", pages["checks.md"]))
     assert set(CAUSES) == set(re.findall(r"(?m)^## (.*)$", pages["causes.md"]))
-    assert set(KEYS) == set(re.findall(r"(?m)^\| `([\w.]+)`", pages["keys.md"]))
     commands = re.findall(r"(?m)^## (.*)$", pages["commands.md"])
     assert {"netdoctor preflight", "netdoctor config show", "netdoctor fleet report"} < set(commands)
     assert [f".SH {words.upper()}" in reference.man() for words in commands if "-" not in words] == [True] * len(commands)

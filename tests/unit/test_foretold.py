@@ -25,6 +25,7 @@ def test_a_report_is_printed_though_its_file_has_no_place(tmp_path: Path) -> Non
     told = f"netdoctor: {gone}: cannot be written: No such file or directory (ENOENT)"
     lines = done.stderr.splitlines()
     assert lines.index(told) < lines.index("netdoctor: looking at the node")
+    assert done.stderr.count(str(gone)) == 1, "once is enough"
     assert "node.clock" in done.stdout and done.returncode == 1
 
 

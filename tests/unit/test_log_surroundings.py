@@ -110,6 +110,19 @@ def test_a_bare_assertion_is_told_by_its_line() -> None:
     assert "AssertionError: assert samples > 0" in diagnose(parse_text(text))[0].message
 
 
+def test_sockets_for_want_of_a_device_are_a_note() -> None:
+    none = "node01:100:100 [0] NCCL INFO NET/IB : No device found.\n"
+    (finding,) = diagnose(parse_text(none + BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + CAME_UP))
+    assert finding.status is Status.PASS
+    assert "No device found" in finding.notes[0]
+    alone = diagnose(parse_text(none + BLOCKS["@SOCKET"] + CAME_UP))
+    assert not any("No device found" in note for one in alone for note in one.notes), "of one node nothing goes out"
+    hca = "node01:100:100 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
+    asked = diagnose(parse_text(none + hca + BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + CAME_UP))
+    assert asked[0].status is Status.FAIL
+    assert not any("No device found" in note for one in asked for note in one.notes), "the finding says it"
+
+
 def test_sockets_that_a_variable_asks_for_are_a_note() -> None:
     asked = "node01:100:100 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
     (finding,) = diagnose(parse_text(asked + BLOCKS["@SOCKET"] + BLOCKS["@TWO"] + CAME_UP))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from netdoctor.cluster import waiting
 from netdoctor.cluster.observations import Nodes, Proof
 from netdoctor.cluster.secret import Secret
 from netdoctor.cluster.session import ClusterSession, Limits
+from netdoctor.model import Kind, Unavailable
 
 pytestmark = pytest.mark.slow
 
@@ -100,3 +102,14 @@ def test_rubbish_of_node_0_breaks_nothing(rubbish: dict[str, Any], monkeypatch: 
     lines: list[str] = []
     waiting.Teller(Nodes(2, 1, "127.0.0.1", 5), lines.append, time.monotonic() + 10).tick({"say": "pong", **rubbish}, "")
     assert lines in ([], ["waiting for 1 of 2 nodes: node 1; 0 s left"])
+
+
+def test_who_is_to_look_where_nothing_could_run(quick: list[ClusterSession]) -> None:
+    """A node that itself keeps the run from being is not sent to another one."""
+    alone = ClusterSession(Nodes(1, 0, "127.0.0.1", free()), Limits(), lambda _: None, TOKEN)
+    quick.append(alone)
+    alone.begin()
+    lost = alone.run(None, {})
+    assert isinstance(lost, Unavailable) and lost.kind is Kind.THIS_NODE, lost
+    alone.cluster = replace(alone.cluster, ready={**alone.cluster.ready, 0: replace(alone.cluster.ready[0], cannot="")})
+    assert alone._lacking() is Kind.OTHER_NODES

@@ -116,7 +116,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["a\x00b", "x" * 300])
 def test_names_that_are_none(tmp_path: Path, path: str) -> None:
-    with pytest.raises(OutputError, match="not written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         write(f"{tmp_path}/{path}", "x")
     assert os.listdir(tmp_path) == []
 
@@ -127,7 +127,7 @@ def test_devices_are_written_in_place() -> None:
 
 
 def test_a_full_device_says_so() -> None:
-    with pytest.raises(OutputError, match=r"/dev/full: not written: No space left on device \(ENOSPC\)"):
+    with pytest.raises(OutputError, match=r"/dev/full: cannot be written: No space left on device \(ENOSPC\)"):
         write("/dev/full", "x")
 
 

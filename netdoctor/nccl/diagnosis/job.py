@@ -9,7 +9,7 @@ from typing import Any, Final
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
-from netdoctor.nccl.diagnosis.network import sockets_between_nodes
+from netdoctor.nccl.diagnosis.network import fallback, sockets_between_nodes
 from netdoctor.nccl.diagnosis.outcome import (
     After,
     Ending,
@@ -29,6 +29,10 @@ from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 _SWITCHED_OFF: Final = "NCCL_IB_DISABLE=1: data between the nodes goes over TCP; where they have RDMA adapters, unset it"
+_NO_DEVICE: Final = (
+    "NET/IB : No device found: data between the nodes goes over TCP; where they have RDMA adapters, the job does not see them "
+    "(netdoctor preflight --only rdma.dev_infiniband, in its container)"
+)
 _END: Final = 25  # lines at the end of a log in which a program says that it is done
 _BEHIND: Final = 100  # lines behind a good end that are still of its program's leaving; 50 are the most of 18 real logs
 _LINES: Final = 12  # that are shown verbatim
@@ -109,8 +113,17 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return _unknown(text, "job", evidence, _TRANSPORT)
     if quiet.status is Status.PASS and log.written is False:
         quiet = _unwatched(log, end, quiet, evidence)
-    ordered = log.env.get("NCCL_IB_DISABLE") == "1" and log.many_nodes and sockets_between_nodes(log)
-    return replace(quiet, notes=(*quiet.notes, _SWITCHED_OFF)) if ordered else quiet
+    return replace(quiet, notes=(*quiet.notes, *_over_sockets(log)))
+
+
+def _over_sockets(log: LogFacts) -> Iterator[str]:
+    """That data leaves the nodes by sockets is no fault where there is nothing else, which the log cannot tell."""
+    if not (log.many_nodes and sockets_between_nodes(log)):
+        return
+    if log.env.get("NCCL_IB_DISABLE") == "1":
+        yield _SWITCHED_OFF
+    elif log.no_ib_device and not any(fallback(log)):
+        yield _NO_DEVICE
 
 
 def _untold(log: LogFacts, trouble: Sequence[Event]) -> str:
