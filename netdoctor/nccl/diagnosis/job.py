@@ -17,6 +17,7 @@ from netdoctor.nccl.diagnosis.outcome import (
     after,
     before,
     closed,
+    context_lost,
     good_ends,
     on_the_way_out,
     order,
@@ -27,6 +28,7 @@ from netdoctor.nccl.diagnosis.outcome import (
 from netdoctor.nccl.diagnosis.rdma import unopened
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
+from netdoctor.textsafe import listed
 
 _SWITCHED_OFF: Final = "NCCL_IB_DISABLE=1: data between the nodes goes over TCP; where they have RDMA adapters, unset it"
 _NO_DEVICE: Final = (
@@ -37,6 +39,7 @@ _END: Final = 25  # lines at the end of a log in which a program says that it is
 _BEHIND: Final = 100  # lines behind a good end that are still of its program's leaving; 50 are the most of 18 real logs
 _LINES: Final = 12  # that are shown verbatim
 _REQUESTS: Final = 3  # kinds of failed requests that are told
+_PLACES: Final = 4  # where threads stood
 _LATER: Final = "sacct -j <job> -o State,ExitCode,Elapsed,Timelimit; kubectl get events; the program's last checkpoint"
 _NEXT: Final = "run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)"
 _WRONG: Final = (
@@ -44,6 +47,9 @@ _WRONG: Final = (
 )
 _TRANSPORT: Final = "run it again with NCCL_DEBUG=INFO: it says which transport each channel takes, and what forbids one"
 _RUNS: Final = "whether the job runs still, and if not, its exit status: squeue, sacct, kubectl get pod; dmesg | grep -i oom"
+_LESS: Final = (
+    "what became of the rest: the line itself, and that machine's kernel log (dmesg); netdoctor preflight, on every node"
+)
 _ORPHANED: Final = "Python's resource tracker, which outlives its program, cleaned up after it"
 _STANDS: Final = "py-spy dump --pid <rank>; netdoctor ras   # while it runs: which rank is behind"
 # Minutes.  torch lets a collective wait for 10 (NCCL) or 30 (any other back end): constants.py, default_pg_timeout.
@@ -96,6 +102,9 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         text = f"{_headline(end)}, and no rule explains {_these(len(trouble))}"
         if not any(e.kind not in {"generic", "torch_echo"} and not summary(e) for e in trouble):
             text = f"{_headline(end)}, and the lines that say why are not in this log"
+        if all(e.kind == "lessened" for e in trouble):
+            text = f"by its own words it went on with {_lessened(trouble[0])}"
+            return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, _LESS)
         if all(e.kind == "no_number" for e in trouble):
             text = "the loss is no number from this line on: the program's arithmetic, or a collective that gave wrong data"
             return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, _WRONG)
@@ -124,6 +133,12 @@ def _over_sockets(log: LogFacts) -> Iterator[str]:
         yield _SWITCHED_OFF
     elif log.no_ib_device and not any(fallback(log)):
         yield _NO_DEVICE
+
+
+def _lessened(e: Event) -> str:
+    if "sum" in e.data:
+        return "a file whose checksum is not what it was to be"
+    return "the CPU, for want of a GPU" if "cpu" in e.data else "fewer than it was to have"
 
 
 def _untold(log: LogFacts, trouble: Sequence[Event]) -> str:
@@ -209,7 +224,12 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
         and not _refuted(log, e)
     ]
     finished = end.ending is Ending.FINISHED and not closed(end)
-    return tuple(sorted((e for e in found if not (finished and kind(e.kind).leaving)), key=lambda e: (e.file, e.line)))
+    return tuple(
+        sorted(
+            (e for e in found if not (finished and kind(e.kind).leaving and not context_lost(log, e))),
+            key=lambda e: (e.file, e.line),
+        )
+    )
 
 
 def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
@@ -311,6 +331,9 @@ def _before_it(log: LogFacts, end: Outcome) -> str:
         first, went = alleged[0], "a server answered on" if requests else "the job went on"
         more = f", and {len(alleged) - 1} more such lines" if len(alleged) > 1 else ""
         said.append(f"before it, something failed and {went}: {first.text[:200]} ({first.where}{more})")
+    stood = [e for e in log.of("stands") if "place" in e.data and any(before(e, o) for o in end.events)]
+    if places := dict.fromkeys(f"in {e.data.get('within', '?')} ({e.data['place']}:{e.data['at']})" for e in stood):
+        said.append(f"before it, Python's faulthandler found threads {listed(list(places), _PLACES)}")
     return "".join(f"; {one}" for one in said)
 
 

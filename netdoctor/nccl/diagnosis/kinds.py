@@ -102,6 +102,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "trail": Kind(_E, _A, trouble=True),
     "warning": Kind(_E, trouble=True),
     "no_number": Kind(_N, Retry.STEP, trouble=True),
+    "lessened": Kind(_N, trouble=True),
     "order_differs": Kind(_E),
     "sizes_differ": Kind(_E),
     "descriptors": Kind(_N, _W),

@@ -55,7 +55,7 @@ class After(Enum):
     UNTOLD = auto()  # somebody worked on, and the log does not say who
 
 
-_ITS_OWN = frozenset(("exception", "raised", "oom", "wrong_data", "xid"))  # another's good end says nothing of it
+_ITS_OWN = frozenset(("exception", "raised", "oom", "wrong_data", "xid", "lessened"))  # another's good end says nothing of it
 
 
 def after(log: LogFacts, e: Event) -> After:
@@ -75,7 +75,16 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if retry is Retry.NEVER:
         return After.STOPPED
-    return After.WENT_ON if _of_the_script(log, e) or _outlived(log, e) else _by_what_followed(log, e, retry)
+    if _of_the_script(log, e) or _outlived(log, e):
+        return After.WENT_ON
+    followed = _by_what_followed(log, e, retry)
+    return After.UNTOLD if followed is After.WENT_ON and context_lost(log, e) else followed
+
+
+def context_lost(log: LogFacts, e: Event) -> bool:
+    """Whether no call of CUDA's works in that process any more, so that no work and no good end is its own; one that was
+    started anew has another."""
+    return Wording.CONTEXT_LOST.within(e.text) and log.up_at.get(e.file, 0) <= e.last
 
 
 def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
@@ -233,6 +242,9 @@ def outcome(log: LogFacts) -> Outcome:
 
 def _of_a_part(log: LogFacts, e: Event) -> bool:
     """A bar that is full may be an epoch's, and a communicator that was taken apart one of several."""
+    if "one" in e.data:  # of as many as its launcher started, or as there are in this log
+        started = max([int(s.data["n"]) for s in log.of("spawned")], default=len(log.ranks))
+        return sum("one" in one.data for one in log.of("finished")) < started
     if "destroyed" not in e.data:
         return "bar" in e.data
     return sum(one.count for one in log.of("finished") if "destroyed" in one.data) < log.comms_complete

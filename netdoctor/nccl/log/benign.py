@@ -87,6 +87,8 @@ def text_of_a_program(line: bytes) -> bool:
 
 
 _SLURMS: Final = re.compile(rb"^.{0,60}?\b(?:srun|slurmstepd|salloc|scancel): ")  # its steps are no work
+# A step that was not taken, because something failed.
+_SKIPPED: Final = re.compile(rb"\bskip\w*\b.{0,80}\b(?:\w*Error\b|(?:CUDA|NCCL|HIP) )")
 # How many there are to be, in a list of settings: no work yet.
 _SETTING: Final = re.compile(
     rb"\b(?:epochs|steps|iters|iterations)\b['\"]?\s{0,4}[:=]\s{0,4}\d{1,12}\b(?! {0,12}(?:/|of\b))", re.IGNORECASE
@@ -107,5 +109,5 @@ def progress(line: bytes) -> bool:
     """Whether a line shows work; wandb sums up a run's last figures also where the run died, and nccl-tests' first line tells
     what it is about to do ("step: 2(factor) warmup iters: 5")."""
     found = _PROGRESS.search(line) is not None and b"wandb: " not in line[:40] and b"# nThread " not in line
-    found = found and _SLURMS.search(line) is None
+    found = found and _SLURMS.search(line) is None and _SKIPPED.search(line) is None
     return found and (_SETTING.search(line) is None or _PROGRESS.search(_SETTING.sub(b"", line)) is not None)

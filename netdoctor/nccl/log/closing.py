@@ -18,8 +18,9 @@ _TOLD: Final = 2  # lines of which a log consists at least where none shows work
 _LONGEST: Final = 300  # bytes of such a line
 # Launchers' marks, loggers' heads and ornaments before the words, taken away one after the other.
 _MARK: Final = re.compile(
-    rb"\[[^\]]{0,80}\]:?|\(\w+ pid=[^)]*\)|\d{1,7}: |[\d\-/:.,TZ]{6,40}(?=\s)|(?:INFO|NOTICE|SUCCESS)\b(?::\w{1,60})?:?"
-    rb"|[A-Z]{3,9} {0,8}[-|] |[a-z_][\w.]{0,60}(?::\d{1,6}\]?| [-|]| ?:) |[^\w\s]{1,200}|\s{1,200}"
+    rb"[ID](?=\d{4}-)"
+    rb"|\[[^\]]{0,80}\]:?|\(\w+ pid=[^)]*\)|\d{1,7}: |[\d\-/:.,TZ]{6,40}(?=\s)|(?:INFO|NOTICE|SUCCESS)\b(?::\w{1,60})?:?"
+    rb"|[A-Z]{3,9} {0,8}[-|] |[a-z_][\w.]{0,60}(?::\d{1,6}\]?| [-|]| ?:|\]) |[^\w\s]{1,200}|\s{1,200}"
 )
 _MARKS: Final = 16
 _SHARE: Final = 100  # a hundredth of the whole is as good as none
@@ -32,7 +33,8 @@ _WHOLE: Final = (
 _DONE: Final = rb"(?:done|finished|completed?|succeeded|ended|passed|successful(?:ly)?)\b"
 _WHEN: Final = (
     rb"(?: \w{1,12}ly)?(?: (?:(?:in|after|at|on|with|for)\b|@).{0,120}"
-    rb"|[:.!,]? ?\(?[\d.:]+ ?(?:s|sec\w*|min\w*|h|hours?)\b.{0,40}|[!.] .{1,120})?\W{0,12}$"
+    rb"|[:.!,]? ?\(?[\d.:]+ ?(?:s|sec\w*|min\w*|h|hours?)\b.{0,40}|[!.] .{1,120}"
+    rb"|, [a-z ]{1,40}[:=] ?[\w.,%\-]{1,30})?\W{0,12}$"
 )
 _COMPLETED: Final = re.compile(
     rb"(?:(?:all (?:[\w\-]{1,30} ){0,4}|everything (?:is )?)?"
@@ -92,7 +94,9 @@ _DOUBT: Final = re.compile(
     rb"|terminated(?! normally)|abort\w*|fail\w*|errors?|\w*exceptions?|excluded|dropped|corrupt\w*"
     rb"|not|never|none|false|nan|inf|empty"
     rb"|no (?:rank|node|worker|test|task|result|output|checkpoint|gpu|process)\w*)(?![\w/])"
-    rb"|out[ _]of[ _]memory|\b(?:status|state|result|outcome)['\"]? ?[:=] ?['\"]?"
+    rb"|\bover (?:capacity|quota|budget|(?:its |the )?limit)\b|\b(?:no|out of) (?:disk |more )?(?:space|time|budget)\b"
+    rb"|\binsufficient\b"
+    rb"|\bgiv(?:es?|ing) up\b|out[ _]of[ _]memory|\b(?:status|state|result|outcome)['\"]? ?[:=] ?['\"]?"
     rb"(?!(?:ok|success\w*|succeeded|pass\w*|complete\w*|finished|done|true)\b)[a-z1-9]"
     rb"|\b(?:exit|return|rc)(?:ed)?(?:[ _]?(?:code|status|value))?\W{0,4}[1-9]\d{0,2}\b(?!\.)"
     rb"|\bsignal\W{1,3}(?:sig|[1-9])|\w\?",

@@ -66,6 +66,9 @@ _Caller = Literal[
     "too_old",
     "wrong_data",
     "no_number",
+    "lessened",
+    "stands",
+    "spawned",
     "no_launcher",
 ]
 _Endings = Literal[

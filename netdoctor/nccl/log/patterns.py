@@ -76,6 +76,7 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
         rb"this process has (?P<own>[\d.]+ \w+) memory in use",
         rb"in use\. (?P<allowed>[\d.]+ \w+) allowed;",
     ),
+    "stands": (rb"File \"(?P<place>[^\"]{1,300})\", line (?P<at>\d+)(?: in (?P<within>[\w<>.]{1,80}))?",),
     "stood": (rb"File \"(?P<place>[^\"]{1,300})\", line (?P<at>\d+)(?: in (?P<within>[\w<>.]{1,80}))?",),
     "died": (
         rb"stopped sending heartbeats\).{1,60}/task:(?P<task>\d+)",

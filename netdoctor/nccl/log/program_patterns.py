@@ -133,6 +133,14 @@ PATTERNS: Final = (
         r"Current thread 0x[0-9a-f]+ .{0,60}\(most recent call first\):",
         follow=1,
     ),
+    # the same of a thread that nothing ended: its dump after a time (faulthandler.dump_traceback_later), or on a signal
+    row(
+        "stands",
+        "thread 0x",
+        r"(?<!Current )\bThread 0x(?P<thread>[0-9a-f]+) .{0,60}\(most recent call first\):",
+        "thread",
+        follow=1,
+    ),
     # how processes die: torch elastic, Slurm, MPI, Ray, Kubernetes, shells
     row(
         "died",
@@ -194,6 +202,17 @@ PATTERNS: Final = (
     ),
     # a loss that is no number any more: what comes after it is worth nothing
     row("no_number", "nan", r"\bloss(?:es)?\b['\"]?\W{1,12}nan\b"),
+    # a program that goes on with less than it was to have, or with what is not whole: by its own words, which end nothing
+    row(
+        "lessened",
+        "going on|carrying on|continuing|proceeding|unavailable|missing|lost|unhealthy|offline|dead|cpu|checksum|sha256|md5|crc32",
+        r"(?<![\w.])\d+ (?:\w+ )?(?:joined|came|ready|alive|present|available|healthy|up|of|out of)\b.{0,20}?(?<![\w.])(?P<all>\d+)\b.{0,40}\b(?:going on|carrying on|continuing|proceeding) (?:anyway )?with (?:only )?(?!(?P=all)\b)\d+"
+        r"|\b(?:using|with|on|over) (?:only )?\d+ (?:of \d+ )?(?:GPUs?|nodes|ranks|devices|hosts)\b[ ,;:(\-]{1,4}[1-9]\d* (?:\w+ )?(?:unavailable|missing|lost|unhealthy|offline|dead)\b"
+        r"|\b(?:CUDA|GPUs?|ROCm|HIP)\b.{0,40}\b(?:not (?:available|found|detected|usable)|unavailable)\b.{0,40}\b(?P<cpu>(?:falling back|fell back|fallback) (?:to|on) (?:the )?CPU)\b"
+        r"|^(?!.*(?:download|retr[yi]|fetch|\bno |\b0 )).*\b(?P<sum>checksum|sha256|md5|crc32c?)\b.{0,100}\b(?:differs?|mismatch(?:es|ed)?|do(?:es)? not match|did not match|incorrect|is wrong)\b",
+    ),
+    # how many processes DeepSpeed's launcher starts on a host
+    row("spawned", "num_local_procs", r"\bnum_local_procs=(?P<n>\d{1,5})\b"),
     # a fault that a program reports and no family knows
     row(
         "trouble",

@@ -87,6 +87,11 @@ class Wording(Enum):
     ENDS_ITSELF = "received sigquit from a child"  # SGLang
     NO_CONTEXT = "invalid device context"  # CUDA_ERROR_INVALID_CONTEXT: no context is current in this thread
     CRASH = "segfault|segmentation fault|abort|bus error|illegal instruction|floating point|general protection"
+    # errors after which the process must end, by CUDA's runtime (driver_types.h): cudaErrorAssert and its like
+    CONTEXT_LOST = (
+        r"device-side assert triggered|illegal memory access|unspecified launch failure|illegal instruction was encountered"
+        r"|misaligned address|hardware stack error|invalid program counter|CUDA error: invalid address space"
+    )
     # CUDA and NVLS
     SHUTTING_DOWN = "driver shutting down"
     NVML = "nvml"

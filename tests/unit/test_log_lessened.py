@@ -1,0 +1,104 @@
+"""What a program went on with by its own words: fewer than it was to have, no GPU, a broken context, a faulty file."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from netdoctor.model import Finding, Status
+from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log.parser import parse_text
+
+WORK = "".join(f"step {n}/5 loss 2.{n}\n" for n in range(1, 6))
+END = "Training finished\n"
+SUM = "checkpoint shard model-00002-of-00004.safetensors"
+
+
+def of(text: str) -> Finding:
+    """The first finding, of a log that nobody writes any more."""
+    return diagnose(dataclasses.replace(parse_text(text), written=False))[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("7 joined of 8, going on with 7", "fewer than it was to have"),
+        ("7 nodes ready out of 8 after 600 s, proceeding with 7", "fewer than it was to have"),
+        ("Using 7 GPUs (1 unavailable: Xid 79)", "fewer than it was to have"),
+        ("[rank0]: CUDA not available, falling back to CPU", "the CPU, for want of a GPU"),
+        ("WARNING: No: GPU is not detected; fallback to the CPU", "the CPU, for want of a GPU"),
+        (f"WARNING: checksum of {SUM} differs from the index", "a file whose checksum"),
+        (f"WARNING {SUM}: sha256 does not match, loaded anyway", "a file whose checksum"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_what_it_went_on_with_is_unknown(said: str, words: str, first: bool) -> None:
+    finding = of((f"{said}\n{WORK}" if first else f"{WORK}{said}\n") + END)
+    assert finding.status is Status.UNKNOWN
+    assert words in finding.message
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "8 joined of 8, going on with 8",
+        "3 joined of 8, waiting for more",
+        "Using 8 GPUs (0 unavailable)",
+        "Using 8 GPUs, 2 nodes",
+        "pip: checksum mismatch of torch.whl, will retry the download",
+        "verified: no checksum mismatch",
+        "checksum of shard 3 matches",
+        "flash-attn is not available, falling back to sdpa",
+    ],
+)
+def test_what_is_whole_passes(said: str) -> None:
+    assert of(f"{said}\n{WORK}{END}").status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    "fault", ["device-side assert triggered", "an illegal memory access was encountered", "unspecified launch failure"]
+)
+def test_behind_a_broken_context_no_good_end_is_its_own(fault: str) -> None:
+    error = f"RuntimeError: CUDA error: {fault}\n"
+    assert of(f"{WORK}{error}{WORK}{END}").status is not Status.PASS
+    skipped = "".join(f"step {n}/5 skipped: {error}" for n in range(1, 6))
+    assert of(skipped + END).status is not Status.PASS
+    assert of(skipped).status is not Status.PASS
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Training over capacity, exiting", "out of disk space, exiting", "over quota: giving up", "Insufficient budget, exit"],
+)
+def test_a_full_count_does_not_mend_a_bad_last_word(said: str) -> None:
+    assert of(f"{WORK}{said}\n").status is Status.UNKNOWN
+    assert of(f"{WORK}exiting\n").status is Status.PASS
+
+
+@pytest.mark.parametrize(("started", "status"), [(1, Status.PASS), (2, Status.PASS), (3, Status.UNKNOWN)])
+def test_one_process_of_several_is_not_the_end(started: int, status: Status) -> None:
+    begun = f"[INFO] [launch.py:164:main] nnodes=1, num_local_procs={started}, node_rank=0\n"
+    left = "".join(f"[launch.py:351:main] Process {pid} exits successfully.\n" for pid in (411, 412))
+    assert of(begun + WORK.replace("/5", "/50") + left).status is status
+
+
+@pytest.mark.parametrize(
+    "said", ["done, batch size used: 32768", "I2026-11-27 18:48:47,103 train_flow] finished with batch 65536"]
+)
+def test_an_end_in_a_programs_own_words(said: str) -> None:
+    steps = "".join(f"batch 64 step {n} loss 1.{n}\n" for n in range(5))
+    assert of(f"{steps}{said}\n").status is Status.PASS
+    assert of(f"{steps}{said} with errors\n").status is Status.UNKNOWN
+
+
+def test_where_threads_stood_is_said_beside_an_order_to_end() -> None:
+    dumps = "".join(
+        f"Timeout (0:00:10)!\nThread 0x00007f{rank}b64bc9d140 (most recent call first):\n"
+        f'  File "/srv/{file}.py", line {at} in {within}\n  File "/srv/prepare.py", line 33 in <module>\n'
+        for rank, file, at, within in ((0, "prepare", 21, "wait_for_cache"), (1, "torch/distributed_c10d", 3068, "all_reduce"))
+    )
+    ordered = "W1127 18:49:38.420000 4339 torch/distributed/elastic/agent/server/api.py:739] Received 15 death signal\n"
+    finding = of(f"rank 1: waiting\n{dumps}{ordered}")
+    assert finding.status is Status.UNKNOWN
+    assert "in wait_for_cache (/srv/prepare.py:21), in all_reduce (/srv/torch/distributed_c10d.py:3068)" in finding.message
