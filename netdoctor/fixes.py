@@ -142,7 +142,7 @@ def fix_rdma_device(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
         remake = ("udevadm trigger --subsystem-match=infiniband_verbs", "ls -l /dev/infiniband")
         return fix_container(vantage, "devices") if inside else Fix("have udev make the nodes", remake)
     if step in (Step.EPERM, Step.MODULE, Step.EACCES):
-        return _fix_refused(vantage, step, device)
+        return _fix_refused(vantage, step)
     if step in (Step.ENXIO, Step.STALE):
         words = "start the container again: its nodes are from before a driver reload" if inside else "load the driver again"
         again = f"modprobe {device.driver or 'DRIVER'} ib_uverbs"
@@ -172,7 +172,7 @@ def fix_rdma_device(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
     return Fix("see why the node does not open", (f"strace -f -e openat ibv_devinfo -d {device.name}",))
 
 
-def _fix_refused(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
+def _fix_refused(vantage: Vantage, step: Step) -> Fix:
     """The node is there, and the kernel does not let this process open it."""
     inside = vantage.in_container
     if step is Step.EPERM:
@@ -183,8 +183,9 @@ def _fix_refused(vantage: Vantage, step: Step, device: RdmaDevice) -> Fix:
             ("scontrol show config | grep -i constraindevices   # Slurm: cgroup.conf ConstrainDevices, gres.conf",),
         )
     if step is Step.MODULE:
-        node = device.uverbs.node if device.uverbs else "/dev/infiniband"
-        find = (f"findmnt -no TARGET,OPTIONS -T {node}   # nodev?", "dmesg | grep -i -e apparmor -e avc   # on the node")
+        # In words that are the same of every device: what refuses one mostly refuses all, which is then one block.
+        mounts = "for one in /dev/infiniband/uverbs*; do findmnt -no TARGET,OPTIONS -T $one; done   # nodev?"
+        find = (mounts, "dmesg | grep -i -e apparmor -e avc   # on the node")
         if inside:
             give = "docker run --device=/dev/infiniband …   # or podman; not -v /dev/infiniband"
             return Fix("give the container the device as a device, or a security profile that allows it", (*find, give))

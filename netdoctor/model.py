@@ -81,8 +81,7 @@ class Kind(Word):
 
 KINDS: Final = {kind.value: kind for kind in Kind}
 _told = lru_cache(maxsize=256)(lambda kind, detail: Unavailable(kind_named(kind), detail))  # hundreds of counters are alike
-# Their detail alone may be a path or a value, which does not say what is wrong with it.  Those of the others are whole reasons:
-# "absent: No such file or directory" tells nothing that "No such file or directory" does not.
+# Their detail alone may be a path or a value, which says not what is wrong; the others' are whole reasons without the kind.
 _NAMED: Final = frozenset((Kind.EMPTY, Kind.TIMED_OUT, Kind.MALFORMED, Kind.CRASHED, Kind.NOT_RECORDED, Kind.ANOTHER_ROOT))
 
 

@@ -114,6 +114,13 @@ def test_fail_with_the_mend_of_its_step(changes: Changes, step: str, mend: str) 
     assert mend in " ".join((found.fix.summary, *found.fix.commands, *found.fix.persistent))
 
 
+@pytest.mark.parametrize("place", [f.vantage(), f.pod()], ids=["host", "pod"])
+def test_what_refuses_all_devices_has_one_mend(place: Vantage) -> None:
+    """A report then tells it once, with the names of all of them."""
+    found = judged({Rdma: every_node(open_errno="EACCES"), Vantage: place})
+    assert len({one.fix for one in found.values() if one.status is Status.FAIL}) == 1
+
+
 @pytest.mark.parametrize(("bad", "left"), [(1, 7), (7, 1)])
 def test_rails_that_are_down_cost_their_share(bad: int, left: int) -> None:
     """An eighth is more than a tenth: a node that lacks a rail is not as it should be."""
