@@ -205,7 +205,7 @@ PATTERNS: Final = (
     # a program that goes on with less than it was to have, or with what is not whole: by its own words, which end nothing
     row(
         "lessened",
-        "going on|carrying on|continuing|proceeding|unavailable|missing|lost|unhealthy|offline|dead|cpu|checksum|sha256|md5|crc32",
+        "going on|carrying on|continuing|proceeding|unavailable|missing|lost|unhealthy|offline|dead|falling back|fell back|fallback|differ|mismatch|not match|incorrect|is wrong",
         r"(?<![\w.])\d+ (?:\w+ )?(?:joined|came|ready|alive|present|available|healthy|up|of|out of)\b.{0,20}?(?<![\w.])(?P<all>\d+)\b.{0,40}\b(?:going on|carrying on|continuing|proceeding) (?:anyway )?with (?:only )?(?!(?P=all)\b)\d+"
         r"|\b(?:using|with|on|over) (?:only )?\d+ (?:of \d+ )?(?:GPUs?|nodes|ranks|devices|hosts)\b[ ,;:(\-]{1,4}[1-9]\d* (?:\w+ )?(?:unavailable|missing|lost|unhealthy|offline|dead)\b"
         r"|\b(?:CUDA|GPUs?|ROCm|HIP)\b.{0,40}\b(?:not (?:available|found|detected|usable)|unavailable)\b.{0,40}\b(?P<cpu>(?:falling back|fell back|fallback) (?:to|on) (?:the )?CPU)\b"
