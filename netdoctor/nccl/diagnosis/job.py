@@ -42,7 +42,7 @@ _REQUESTS: Final = 3  # kinds of failed requests that are told
 _PLACES: Final = 4  # where threads stood
 _LATER: Final = "sacct -j <job> -o State,ExitCode,Elapsed,Timelimit; kubectl get events; the program's last checkpoint"
 _NEXT: Final = "run it again with NCCL_DEBUG=INFO and keep the output of every rank (NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log)"
-_WRONG: Final = "netdoctor preflight --only allreduce.run, on every node: its all-reduce is verified; then learning rate and data"
+_WRONG: Final = "netdoctor preflight --only allreduce.run, on every node: its sums are verified; then learning rate and data"
 _TRANSPORT: Final = "run it again with NCCL_DEBUG=INFO: it says which transport each channel takes, and what forbids one"
 _RUNS: Final = "whether the job runs still, and if not, its exit status: squeue, sacct, kubectl get pod; dmesg | grep -i oom"
 _LESS: Final = "what became of the rest: that line, and that machine's kernel log (dmesg); netdoctor preflight, on every node"
