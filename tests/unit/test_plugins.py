@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from subprocess import run
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from netdoctor.api import CheckSpec, Intent, Net, Unavailable, check, ok
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
 from netdoctor.host.base import ReplayHost
-from netdoctor.model import CheckResult, Finding, Status
+from netdoctor.model import CheckResult, Finding, Kind, Status
 from netdoctor.plugins import Loaded, NeedsError, PluginError, built_in, entry_points, load, needs
 from tests.support.namespaces.folders import own_folder
 
@@ -337,3 +338,16 @@ def test_a_union_is_no_need(hint: Any) -> None:
     judge.__annotations__["net"] = hint
     with pytest.raises(NeedsError, match=rf"has the type .*Net \| .*{hint.__args__[1].__name__}, which is no fact"):
         needs(spec_of(judge))
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [("quiet iommu=pt", Status.PASS), ("quiet", Status.FAIL), (Unavailable(Kind.DENIED, "x"), Status.UNKNOWN)],
+)
+def test_the_example_of_the_documents_judges(folder: Path, line: Any, status: Status) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
+    add(folder, "iommu.py", page.partition("```python\n")[2].partition("```")[0])
+    got = loaded(folder)
+    assert ours(got) == ["site.iommu"]
+    spec = next(one for one in got.specs if one.id == "site.iommu")
+    assert [found.status for found in spec.judge(SimpleNamespace(command_line=line))] == [status]
