@@ -216,7 +216,8 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
         **dict.fromkeys((Trouble.DEAD, Trouble.MEDIUM), system.mounts),
     }
     lost = missing(*(needs[what] for what in needs if what in past))
-    if Trouble.LOCKUP in past and system.uptime and any(event.second > system.uptime + STUCK for event in log.system):
+    timed = {Trouble.LOCKUP, Trouble.CONNECTIONS} & past
+    if timed and system.uptime and any(event.second > system.uptime + STUCK for event in log.system):
         shorter = Unavailable(Kind.NOT_READ, "/proc/uptime is shorter than the log: a container's (lxcfs)")
         lost = missing(lost, shorter)
     if lost is not None:
@@ -243,7 +244,7 @@ def _lockups(system: System, events: Iterable[SystemEvent]) -> Iterator[tuple[st
 def _dropped(system: System, events: Iterable[SystemEvent]) -> Iterator[Finding]:
     """The kernel says it while it drops, some times in five seconds at most; what it dropped hours ago may be mended."""
     for event in events:
-        if event.what is Trouble.CONNECTIONS and system.uptime and 0 <= system.uptime - event.second < neighbours.RECENT:
+        if event.what is Trouble.CONNECTIONS and system.uptime and neighbours.lately(event.second, system.uptime):
             yield fail(
                 "the kernel said within the last hour that its table of connections (nf_conntrack) is full, and drops packets",
                 subject="connections",

@@ -259,7 +259,8 @@ def _below(caps: Caps, cpu: Cpu) -> Caps:
 def _tightest(subject: str, caps: Caps, need: Need, what: str, here: Here) -> Finding:
     """The tightest of the cgroups that are seen."""
     known = [one for one in caps or () if one]
-    tight = min(known, key=lambda cap: cap.most - (cap.used or 0), default=None)
+    # Too low for the ranks whatever else is in it comes first: what others hold of a wider one they may give back.
+    tight = min(known, key=lambda cap: (cap.most >= need.least, cap.most - (cap.used or 0)), default=None)
     found = here.judged(subject, tight, need, subject, what) if tight is not None else None
     lost = missing(caps, *(caps or ()), *(cap.used for cap in known if cap is not tight))  # of these any may be the tighter
     if found is not None and found.status is Status.FAIL:

@@ -35,7 +35,9 @@ class Gpu:
     capability: tuple[int, int] | Unavailable  # compute capability, (9, 0)
     mig_uuids: tuple[str, ...] | Unavailable = ()  # MIG-… of its instances
     pids: tuple[int, ...] | Unavailable = ()  # of `processes`, in the initial PID namespace
-    graphics: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # processes that draw: a desktop's
+    graphics: int | Unavailable = Unavailable(
+        Kind.NOT_READ, "NVML was not asked for it"
+    )  # bytes of those that draw: a desktop's
 
     @property
     def held(self) -> bool:
@@ -44,8 +46,9 @@ class Gpu:
 
     @property
     def unexplained(self) -> bool:
-        """Whether memory of it is in use, and NVML names neither a process that computes nor one that draws."""
-        return self.held and not self.processes and not self.graphics
+        """Whether memory of it is in use for which NVML names neither a process that computes nor those that draw."""
+        drawn = self.graphics if isinstance(self.graphics, int) else 0
+        return isinstance(self.memory_used, int) and self.memory_used - drawn > IDLE and not self.processes
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ from netdoctor.nccl import ifname, interfaces
 _TABLES: Final = {4: "arp_cache", 6: "ndisc_cache"}  # the kernel's names: net/ipv4/arp.c, net/ipv6/ndisc.c
 _ROOM: Final = 1024  # gc_thresh3 of both, where nobody set it
 RECENT: Final = 3600  # seconds; the kernel says it each time, at most some times in five seconds (net_ratelimit)
+# NTP does not steer the log's clock: it may be ahead of /proc/uptime by this (MAXFREQ, include/linux/timex.h).  A container's
+# uptime (lxcfs) may be behind by any time, which tells nothing.
+_AHEAD: Final = 500e-6
 _ASK: Final = ("NCCL_SOCKET_FAMILY", "NCCL_IB_ADDR_FAMILY")
 
 
@@ -132,6 +135,11 @@ def _peers(nodes: int) -> int:
     return 2 + 2 * 3 + 2 * (nodes - 1).bit_length()
 
 
+def lately(second: float, uptime: float) -> bool:
+    """Whether the kernel said something within `RECENT`, in seconds since boot."""
+    return -_AHEAD * uptime <= uptime - second < RECENT
+
+
 def overflown(
     family: int, log: KernelLog, uptime: float | Unavailable, kernel: Kernel, mend: Callable[[int], Fix]
 ) -> Iterator[Finding]:
@@ -139,7 +147,7 @@ def overflown(
     and jobs fill it, too.  Only what it said within `RECENT` holds still: the limit may have been raised since."""
     last = [one for one in log.system or () if one.what is Trouble.NEIGHBOURS and one.name == _TABLES[family]]
     most = kernel.sysctl_ints(sysctl(family, 3))
-    if not last or isinstance(uptime, Unavailable) or not 0 <= uptime - last[-1].second < RECENT:
+    if not last or isinstance(uptime, Unavailable) or not lately(last[-1].second, uptime):
         return
     room = most[0] if not isinstance(most, Unavailable) else _ROOM
     yield Finding(

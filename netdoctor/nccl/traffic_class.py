@@ -116,6 +116,10 @@ def _without_pauses(cards: Sequence[_Card], sent: Sequence[_Sent]) -> Finding | 
     if (lost := missing(*(card.qos.pauses_all for card in cards))) is not None:
         text = f"whether the cards pause all priorities (ethtool -a) could not be read: {lost}"
         return Finding(Status.UNKNOWN, text, SUBJECT, how="ethtool -a INTERFACE")
+    aware = [one.card for one in sent if one.ecn == (True, True)]
+    if whole and (off := [card.name for card in cards if card not in whole and card not in aware]):
+        text = f"{', '.join(off)}: it pauses nothing (ethtool -a), where {whole[0].name} pauses whatever it sends"
+        return Finding(Status.UNKNOWN, text, SUBJECT, how="ethtool -a INTERFACE")
     if whole:
         text = f"the cards of {_rails(whole)} pause whatever they send (ethtool -a)"
         return Finding(Status.PASS, text, SUBJECT)

@@ -27,6 +27,9 @@ _LOST: Final = rf"{_READ}|did not (?:start|finish)|was run|showed it|is not know
 _WHY: Final = re.compile(rf"(?P<what>.+?) (?P<lost>{_LOST}): (?P<why>.+)")
 
 
+_NAMED: Final = re.compile(r"\S*\d\S*")  # names and figures, in which messages of one kind differ
+
+
 class Block(NamedTuple):
     """Findings that have one answer."""
 
@@ -58,7 +61,8 @@ class Block(NamedTuple):
             + (spoken(some[0]) if len(some) == 1 else clean(reason))
             for reason, some in by_reason.items()
         )
-        apart = several or len({(f.cause, f.why) for f in self.findings}) > 1
+        alike = {(f.cause, f.why, _NAMED.sub("", f.message.replace(f.subject, ""))) for f in self.findings}
+        apart = several or len(alike) > 1
         return said if apart and 1 < len(said) <= _SAID else ()
 
     @property
@@ -193,7 +197,9 @@ def _alike(finding: Finding) -> str:
     """Two findings with it are one block: a fail has one cause and one mend, an unknown one way to find out."""
     status = (finding.status.value, finding.severity and finding.severity.value, finding.waived)
     if finding.status is Status.UNKNOWN and finding.how and finding.fix is None:
-        return repr((*status, finding.how))
+        # Who has seen something without an all-reduce says more than that there was none.
+        own = finding.check if finding.how == WITH_RUN and finding.evidence else ""
+        return repr((*status, finding.how, own))
     if finding.fix is not None and finding.status is Status.FAIL:
         return repr((*status, plain(finding.fix)))
     answer = (finding.fix or finding.how) and plain((finding.fix, finding.how, finding.why, finding.expected))

@@ -94,7 +94,7 @@ def device(n: Any, index: int) -> dict[str, Any]:
         "utilization": rates if isinstance(rates, dict) else rates.gpu,
         "processes": processes if isinstance(processes, dict) else len(processes),
         "pids": processes if isinstance(processes, dict) else [one.pid for one in processes],
-        "graphics": drawing if isinstance(drawing, dict) else len(drawing),
+        "graphics": drawing if isinstance(drawing, dict) else sum(one.usedGpuMemory or 0 for one in drawing),
         "nvlinks": nvlinks(n, handle),
         "mig": on,
         "mig_waits": mig if isinstance(mig, dict) else mig[0] != mig[1],

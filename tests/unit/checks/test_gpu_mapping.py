@@ -170,8 +170,11 @@ def test_memory_that_no_process_explains_is_unknown(held: int, machine: str, wor
 
 
 def test_a_desktop_draws_on_it() -> None:
-    found = used(None, memory_used=1 << 30, graphics=2)
+    found = used(None, memory_used=1 << 30, graphics=900 << 20)
     assert found.status is Status.PASS
+    assert used(None, memory_used=70 << 30, graphics=900 << 20).status is Status.UNKNOWN, (
+        "it draws, and does not hold all of it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,10 @@ def test_a_desktop_draws_on_it() -> None:
         pytest.param(BOB, {"unkillable": frozenset({8})}, "", id="a dead one on no GPU"),
         pytest.param({"memory_used": 70 << 30}, {}, "memory of GPU-0 is in use, and no process", id="nobody's memory"),
         pytest.param({"memory_used": 70 << 30, **BOB}, {}, "", id="a process explains it"),
-        pytest.param({"memory_used": 1 << 30, "graphics": 2}, {}, "", id="a desktop explains it"),
+        pytest.param({"memory_used": 1 << 30, "graphics": 900 << 20}, {}, "", id="a desktop explains it"),
+        pytest.param(
+            {"memory_used": 70 << 30, "graphics": 900 << 20}, {}, "memory of GPU-0", id="a desktop explains a part of it"
+        ),
         pytest.param({"memory_used": 70 << 30, "processes": LOST}, {}, "", id="whether one does was not read"),
         pytest.param({"memory_used": 70 << 30}, {"initial_pids": False}, "", id="other containers are not seen"),
         pytest.param({"memory_used": 70 << 30, **INSTANCE}, {}, "", id="instances"),
