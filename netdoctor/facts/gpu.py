@@ -37,7 +37,7 @@ class Gpu:
     pids: tuple[int, ...] | Unavailable = ()  # of `processes`, in the initial PID namespace
     graphics: int | Unavailable = Unavailable(
         Kind.NOT_READ, "NVML was not asked for it"
-    )  # bytes of those that draw: a desktop's
+    )  # bytes of those that draw
 
     @property
     def held(self) -> bool:

@@ -38,6 +38,23 @@ def test_faults_of_one_mend_are_one_block_with_what_each_says() -> None:
     assert sum(line.startswith("FAIL") for line in render(report(check("a.b", apart), check("c.d", two))).splitlines()) == 2
 
 
+def test_faults_of_other_kinds_are_not_called_alike() -> None:
+    """A kernel that calls itself tainted and a NIC's firmware: one reboot mends both."""
+    mend, bad = Fix("reboot the node"), Severity.CRITICAL
+    words = {"kernel": "it calls itself tainted", "PCI 0000:3b:00.0": "the firmware of PCI 0000:3b:00.0 failed"}
+    said = render(report(check("node.system", *(Finding(Status.FAIL, text, on, bad, fix=mend) for on, text in words.items()))))
+    assert "firmware of PCI 0000:3b:00.0 failed" in said and "tainted" in said and "alike" not in said
+    links = (Finding(Status.FAIL, f"link {n} of GPU {n} is down", f"GPU {n}", bad, fix=mend) for n in range(4))
+    assert "and 3 alike" in render(report(check("gpu.fabric", *links)))
+
+
+def test_who_saw_something_is_not_among_those_who_saw_nothing() -> None:
+    nobody = [check(name, Finding(Status.UNKNOWN, "x was not seen", how=WITH_RUN)) for name in ("gpu.health", "net.errors")]
+    refused = Finding(Status.UNKNOWN, "a child was refused: No space left", how=WITH_RUN, evidence={"free": 0})
+    text = render(report(*nobody, check("nccl.shared_memory", refused)))
+    assert "a child was refused: No space left" in text and "2 checks need an all-reduce" in text
+
+
 def test_one_reason_and_one_way_out_are_one_block() -> None:
     """Some share a reason, one of these has the way out, and others share that: a pod that was given no GPU."""
     lost, way = "could not be read: NVML: not found", "resources: {limits: {nvidia.com/gpu: N}}"

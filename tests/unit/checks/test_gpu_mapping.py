@@ -172,9 +172,7 @@ def test_memory_that_no_process_explains_is_unknown(held: int, machine: str, wor
 def test_a_desktop_draws_on_it() -> None:
     found = used(None, memory_used=1 << 30, graphics=900 << 20)
     assert found.status is Status.PASS
-    assert used(None, memory_used=70 << 30, graphics=900 << 20).status is Status.UNKNOWN, (
-        "it draws, and does not hold all of it"
-    )
+    assert used(None, memory_used=70 << 30, graphics=900 << 20).status is Status.UNKNOWN  # it does not hold all of it
 
 
 @pytest.mark.parametrize(

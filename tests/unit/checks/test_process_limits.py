@@ -59,6 +59,7 @@ def cap(most: float, used: Any = 0) -> tuple[Cap, ...]:
         ("pids", (LOST, *cap(1 << 20)), UNKNOWN),
         ("pids", (LOST, *cap(3)), FAIL),
         ("pids", (Cap("/a/b", 9000, 0), Cap("/a", 9500, 9490)), UNKNOWN),
+        ("pids", (Cap("/a/b", 3, 0), Cap("/a", 9500, 9498)), FAIL),  # others may give back what they hold of the wider one
         ("pids", (Cap("/a/b", 9000, 0), Cap("/a", 9500, LOST)), UNKNOWN),
         ("cpu", cap(7.5), FAIL),
         ("cpu", cap(8), UNKNOWN),

@@ -180,6 +180,15 @@ def test_words_of_pauses_of_all() -> None:
     assert found and found.message == "the cards of 8 rails pause whatever they send (ethtool -a)"
 
 
+@pytest.mark.parametrize("pause", [None, (False, False)])
+def test_one_that_pauses_nothing_beside_such(pause: Any) -> None:
+    machine = node(pfc=0, pause=BOTH)
+    net = machine[Net]
+    links = tuple(replace(one, qos=replace(one.qos, pause=pause)) if one.name == "eth1" else one for one in net.links)
+    found = judged(machine | {Net: replace(net, links=links)}, "106")
+    assert found and found.status is Status.UNKNOWN and "mlx5_0: it pauses nothing (ethtool -a), where" in found.message
+
+
 @pytest.mark.parametrize(
     ("pfc", "pause", "said"),
     [
