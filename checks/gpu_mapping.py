@@ -2,6 +2,7 @@
 
 How many GPUs the job sees is hardware.accelerator's to say; this is about who takes which.  A driver before R570 shows a
 process the first MIG instance of its mask alone; to NCCL before 2.30.3 two instances of one GPU are one GPU.
+From the node, outside any job: GPUs that a process holds which ended or stands in the kernel, and memory that none explains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The plugins that this NCCL opens: each loads, has an interface that this NCCL takes, and finds its provider.
 
-The network's is always judged, for NCCL goes on without one and takes its own network; tuner, profiler and environment only
-where one is named or there.
+The network's is always judged, for NCCL goes on without one and takes its own network, unless NCCL_NET asks for the plugin's:
+then it stops.  Tuner, profiler and environment only where one is named or there.
 """
 
 from __future__ import annotations

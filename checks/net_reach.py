@@ -39,6 +39,7 @@ from netdoctor.api import (
     neighbours,
     ok,
     path_mtu,
+    reaching,
     skip,
     transport,
     unknown,
@@ -46,7 +47,6 @@ from netdoctor.api import (
 
 HOSTS = "hosts"
 REFUSED = {"EPERM": "a firewall of this node", "EACCES": "a firewall", "ECONNREFUSED": "the host"}
-ALL = "netdoctor allreduce: it tries every pair of nodes, both ways"
 # EHOSTUNREACH comes after mcast_solicit seconds, ETIMEDOUT after tcp_syn_retries (6: 127 s).
 LATE = "does not answer, and another address of it does: whoever connects waits for the first, up to two minutes each time"
 DNS = "getent hosts NAME here and on another node; the search domain in /etc/resolv.conf, /etc/hosts, the DNS of the cluster"
@@ -96,14 +96,14 @@ def reach(
     if not everybody:
         text = "nothing here names another host (a launcher's list, MASTER_ADDR, expected.peers)"
         alone = not intent.others and intent.open is None
-        yield skip(text, subject=HOSTS) if alone else unknown(text, subject=HOSTS, how=ALL)
+        yield skip(text, subject=HOSTS) if alone else unknown(text, subject=HOSTS, how=reaching.ALL)
         return
     found = [one for peer in reach.hosts or () if (one := _named(peer)) is not None]
     found += [one for peer in everybody if (one := _family(peer, family)) is not None]
     judged = {name: one for name, path in (reach.paths or {}).items() if (one := _path(name, path, data.sockets)) is not None}
     found += path_mtu.odd_ones(judged, reach.paths or {}, vantage)
     text = "was not tried: its addresses are link-local, or their routes lead to no interface that is known"
-    found += [unknown(f"{name} {text}", subject=name, how=ALL) for name in reach.untried]
+    found += [unknown(f"{name} {text}", subject=name, how=reaching.ALL) for name in reach.untried]
     yield from found
     good = [name for name, path in (reach.paths or {}).items() if path.full or (path.small and path.told)]
     if good and not found:
@@ -114,7 +114,7 @@ def reach(
         text = f"{count(len(good), 'host')} of the job {'answers' if len(good) == 1 else 'answer'} in packets of the full size"
         yield ok(text, subject=HOSTS, notes=(*notes, *beyond))
     elif not found:
-        yield unknown("no host's address was tried: no route to one is known", subject=HOSTS, how=ALL)
+        yield unknown("no host's address was tried: no route to one is known", subject=HOSTS, how=reaching.ALL)
 
 
 def _named(peer: Peer) -> Finding | None:
@@ -155,10 +155,11 @@ def _path(name: str, path: Path, data: bool | None) -> Finding | None:
     where = f"{name} ({path.address}, by {path.interface})"
     if path.full or (path.small and path.told):  # a router that says what it passes: TCP follows (RFC 1191)
         return None
+    how = f"nc -vz {path.address} PORT; {reaching.ALL}"
     if path.error and (path.small or not path.gone):
         why = f"{REFUSED[path.error]} refuses it ({path.error})" if path.error in REFUSED else f"the kernel says {path.error}"
         what = f"one of {path.size} bytes: {why}" if path.small else why
-        return unknown(f"{where} does not answer an echo: {what}", subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
+        return unknown(f"{where} does not answer an echo: {what}", subject=name, how=how)
     if path.small:
         return path_mtu.vanished(name, path, where, data)
     if path.gone:
@@ -169,7 +170,7 @@ def _path(name: str, path: Path, data: bool | None) -> Finding | None:
             fix=Fix("see whether it is up, and in this network", (f"ping {path.address}", f"ip neigh show {path.address}")),
         )
     text = f"{where} does not answer an echo: ICMP may be filtered"
-    return unknown(text, subject=name, how=f"nc -vz {path.address} PORT; {ALL}")
+    return unknown(text, subject=name, how=how)
 
 
 def _more_room(vantage: Vantage, family: int, need: int) -> Fix:

@@ -2,7 +2,7 @@
 
 That nothing keeps a clock in time is no fault of laptops, virtual machines and containers (a sandbox may not even say), and a
 job on one node needs no right time of day: it is a note.  How far apart the clocks of nodes are shows where they meet
-(allreduce.nodes).
+(allreduce.nodes).  Days apart from the clock on the board, one that nothing keeps is unknown: one of the two is wrong.
 """
 
 from __future__ import annotations

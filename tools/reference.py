@@ -62,7 +62,8 @@ def keys() -> str:
     """The table of docs/configuration.md: a reader of the repository has no site."""
     rows = ["| key | says | value | variable |", "|---|---|---|---|"]
     for name, key in KEYS.items():
-        said = f"`{json.dumps(key.schema)}`" + (f", by default `{key.default}`" if key.default is not None else "")
+        default = json.dumps(key.default).strip('"')  # as the file has it: false, not False
+        said = f"`{json.dumps(key.schema)}`" + (f", by default `{default}`" if key.default is not None else "")
         rows.append(f"| `{name}` | {_cell(key.about)} | {_cell(said)} | `{variable(name)}` |")
     return "\n".join(rows) + "\n"
 

@@ -18,7 +18,7 @@ WRITTEN: Final = 1735689600  # 2025-01-01: no clock that shows an earlier time i
 
 @dataclass(frozen=True)
 class Clock(Fact):
-    """CLOCK_REALTIME, which all containers of a node share."""
+    """CLOCK_REALTIME, which all containers of a node share, and the clock on the board."""
 
     kept: bool | Unavailable  # chrony, ntpd, timesyncd, ptp4l with phc2sys or a hypervisor's agent told the kernel so
     error: float | Unavailable  # seconds that it may be wrong by, as whoever keeps it says; means nothing where nobody does

@@ -21,7 +21,7 @@ _UNKILLABLE: Final = {"zombie": "ended", "disk-sleep": "stuck in the kernel"}  #
 
 @dataclass(frozen=True)
 class GpuUsers(Fact):
-    """Whose processes are on the GPUs, for messages alone.
+    """Whose processes are on the GPUs, and which of them have ended or serve others.
 
     A GPU is in use whether or not its processes can be named.
     """

@@ -103,7 +103,7 @@ def _block(block: blocks.Block, column: int, width: int | None, paint: Any) -> I
     word, code = (_WAIVED, _WAIVED_COLOUR) if finding.waived else (_WORDS[finding.status], _COLOURS[finding.status])
     tag = f"[{finding.severity.value}] " if finding.severity and finding.status is Status.FAIL and not finding.waived else ""
     who = f"{block.checks[0]:<{column}}  " if len(block.checks) == 1 else ""
-    if len(block.checks) > 1 and len({f.message for f in block.findings}) == 1:
+    if len(block.checks) > 1 and len({f.message for f in block.findings}) == 1 and not (block.lacks or block.parts):
         who = f"{', '.join(block.checks)}: "
     lines = _wrapped(tag + block.text, f"{word:<8} {who}", _INDENT + "  ", width)
     yield lines[0].replace(word, paint(word, code), 1)

@@ -16,6 +16,8 @@ from netdoctor.api import CheckSpec, Finding, Gpus, Intent, Kernel, Vantage, che
 from netdoctor.cli import setup
 from netdoctor.config.load import Config
 from netdoctor.facts.base import Fact
+from netdoctor.facts.registry import BESIDE_THE_RUN
+from netdoctor.facts.runs import State
 from netdoctor.host.base import RecordingHost, ReplayHost
 from netdoctor.model import Kind, Severity, Status, Unavailable, plain
 from netdoctor.report import json as as_json
@@ -227,3 +229,19 @@ def test_diagnose_says_what_the_live_run_said() -> None:
 def test_vantage_is_always_looked_at() -> None:
     assert {"Vantage", "Kernel"} <= set(engine.wanted([]))
     assert isinstance(HAVE["Vantage"], Vantage)
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (Unavailable(Kind.REFUSED, "--no-allreduce"), "--no-allreduce"),
+        (facts.run(state=State.NOT_STARTED, reason="no torch in python3"), "no torch in python3"),
+        (facts.run(state=State.HUNG), None),  # that one was looked at
+    ],
+)
+def test_what_is_seen_beside_a_run_says_why_none_began(run: Any, why: str | None) -> None:
+    work = engine.Work(ReplayHost({}), (), facts={"Baseline": replace(facts.baseline(), run=run)})
+    engine.unbegun(work)
+    assert {name: one.why_not.detail for name, one in work.facts.items() if name != "Baseline"} == (
+        dict.fromkeys(BESIDE_THE_RUN, why) if why else {}
+    )

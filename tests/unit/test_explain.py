@@ -11,9 +11,9 @@ from netdoctor.api import Net, Vantage, check, ok
 from netdoctor.causes import CAUSES
 from netdoctor.causes.results import RESULTS
 from netdoctor.cli import main
-from netdoctor.cli.explain import explain, listing
+from netdoctor.cli.explain import _fix, explain, listing
 from netdoctor.facts.registry import RUNS, SOURCES
-from netdoctor.model import CheckResult, Finding, Status
+from netdoctor.model import CheckResult, Finding, Fix, Status
 from netdoctor.plugins import Loaded, load
 
 
@@ -122,3 +122,9 @@ def test_what_a_fact_is_about_is_said_without_code(name: str) -> None:
     line = (inspect.getdoc(getattr(module, name)) or "").partition("\n")[0]
     assert line.endswith(".") and len(line.split()) > 2
     assert not re.search(r"[`\"]|\bNone\b|\b(True|False)\b|^(\(\)|\w+ \(\)|Of|For|Asked|Beside|Between) | \(\) ", line), line
+
+
+@pytest.mark.parametrize(("commands", "lasts"), [((), False), (("ulimit -n 65536",), True)])
+def test_what_is_no_command_makes_none_last(commands: tuple[str, ...], lasts: bool) -> None:
+    told = list(_fix(Fix("raise it", commands, ("LimitNOFILE=65536",)), 80))
+    assert told[-1] == "    LimitNOFILE=65536" and ("  to make it last" in told) is lasts

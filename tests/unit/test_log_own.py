@@ -8,8 +8,11 @@ import pathlib
 
 import pytest
 
+from netdoctor.facts.vantage import FROM_JOB
+from netdoctor.model import Finding, Status
 from netdoctor.nccl.log.own import OwnReports
-from tests.support.facts import judged
+from netdoctor.report.text import render
+from tests.support.facts import judged, reports
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -86,3 +89,10 @@ def test_the_reason_in_a_report_is_no_finding(tmp_path: pathlib.Path, capsysbina
     assert log.run(Options(format="json"), [str(tmp_path / "job.out")]) == 4
     document = judged.validated(capsysbinary.readouterr().out.decode(), "log")
     assert [check["id"] for check in document["checks"]] == ["log.job"]
+
+
+def test_what_several_checks_need_is_a_line_of_a_report() -> None:
+    one = Finding(Status.UNKNOWN, "NCCL failed elsewhere", how=FROM_JOB)
+    lines = render(reports.report(reports.check("net.reach", one), reports.check("net.port_range", one))).splitlines()
+    assert any(line.startswith("UNKNOWN  2 checks need ") for line in lines)
+    assert left(lines) == []

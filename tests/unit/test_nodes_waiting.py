@@ -104,6 +104,18 @@ def test_rubbish_of_node_0_breaks_nothing(rubbish: dict[str, Any], monkeypatch: 
     assert lines in ([], ["waiting for 1 of 2 nodes: node 1; 0 s left"])
 
 
+def test_whose_fault_it_is_that_nobody_met(quick: list[ClusterSession]) -> None:
+    """A port that is taken is node 0's own, and a node 0 that is not there another node's."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for rank, address, kind in ((0, port, Kind.THIS_NODE), (1, free(), Kind.OTHER_NODES)):
+            one = ClusterSession(Nodes(2, rank, "127.0.0.1", address), Limits(wait=0.5), lambda _: None, TOKEN)
+            quick.append(one)
+            one.begin()
+            lost = one.run(None, {})
+            assert isinstance(lost, Unavailable) and lost.kind is kind, lost
+
+
 def test_who_is_to_look_where_nothing_could_run(quick: list[ClusterSession]) -> None:
     """A node that itself keeps the run from being is not sent to another one."""
     alone = ClusterSession(Nodes(1, 0, "127.0.0.1", free()), Limits(), lambda _: None, TOKEN)

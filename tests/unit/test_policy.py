@@ -167,6 +167,13 @@ def test_what_passed_nothing_says_so() -> None:
     assert got.text == "inconclusive: nothing passed; could not tell: x.y"
 
 
+def test_a_verdict_names_four_that_could_not_tell() -> None:
+    some = [result(f"x.{n}", UNKNOWN) for n in range(6)]
+    assert verdict(result("a.b", PASS), *some[:4]).text.endswith("could not tell: x.0, x.1, x.2, x.3")
+    assert verdict(result("a.b", PASS), *some).text.endswith("could not tell: x.0, x.1, x.2, x.3 and 2 more")
+    assert "x.0, x.1, x.2, x.3 and 2 more could not tell" in verdict(result("a.b", PASS), *some, profile="strict").text
+
+
 @pytest.mark.parametrize(("profile", "code"), [("default", 4), ("gate", 4), ("audit", 0), ("prolog", 0)])
 def test_a_check_that_crashed_leaves_no_node_healthy(profile: str, code: int) -> None:
     got = verdict(result("a.b", PASS), result("site.own", ERROR), profile=profile)

@@ -171,3 +171,13 @@ def test_a_few_checks_of_one_answer_keep_their_words() -> None:
     assert [f"         a.c{n}: words {n}" in few for n in range(3)] == [True] * 3
     assert not any("words 1" in line for line in many)
     assert "<p>a.c1: words 1</p>" in page(report(*some[:3]))
+
+
+def test_a_mend_that_is_no_command_is_the_first_step() -> None:
+    """A line of a unit's file has no command that it would make last."""
+    mend = Fix("raise it", (), ("LimitNOFILE=65536",))
+    text = render(report(check("a.b", Finding(Status.FAIL, "64 files", severity=Severity.CRITICAL, fix=mend))))
+    assert "\nfirst: raise it: LimitNOFILE=65536\n" in text and "to last" not in text
+    both = replace(mend, commands=("ulimit -n 65536",))
+    text = render(report(check("a.b", Finding(Status.FAIL, "64 files", severity=Severity.CRITICAL, fix=both))))
+    assert "\nfirst: raise it: ulimit -n 65536\n" in text and "to last   LimitNOFILE=65536\n" in text

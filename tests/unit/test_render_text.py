@@ -121,6 +121,14 @@ def test_runs_that_went_alike_are_one_line() -> None:
     assert sum(line.startswith("all-reduce") for line in render(broken).splitlines()) == 2
 
 
+@pytest.mark.parametrize(("gpus", "turns"), [(1, True), (2, False), (None, False)])
+def test_ranks_that_share_a_gpu_measure_nothing(gpus: int | None, turns: bool) -> None:
+    run = {"backend": "nccl", "ranks": 2, "device": "cuda", "state": "finished", "verified": True}
+    have = {} if gpus is None else {"gpus": [{}] * gpus}
+    one = replace(EVERY["healthy"], runs=(run,), volatile={"runs": [{"busbw_gb_s": {67108864: 22.5}}]}, inventory=have)
+    assert ("22.5 GB/s bus bandwidth at 64 MiB (its ranks take turns on a GPU: no measure of it)\n" in render(one)) is turns
+
+
 def test_what_is_wrong_is_expanded() -> None:
     text = render(EVERY["unhealthy"], verbose=True)
     for part in (

@@ -14,7 +14,7 @@ from netdoctor.model import Status
 from netdoctor.policy import PROFILE_ORDER
 from tests.lab import fixtures
 from tests.support.machines import composed
-from tests.support.sources import table
+from tests.support.sources import ROOT, table
 from tests.unit.test_strange_nodes import ROWS
 
 pytestmark = pytest.mark.slow
@@ -79,6 +79,8 @@ def test_no_other_profile_waits_for_what_root_alone_reads(row: dict[str, Any]) -
         assert (report.verdict.exit_code, "could not tell: pci.path" in report.verdict.text) == (0, True)
 
 
-def test_there_are_enough() -> None:
+def test_there_are_as_many_as_the_document_says() -> None:
+    text = (ROOT / "docs" / "intent.md").read_text(encoding="utf-8")
+    assert f"{len({name for _, name, _ in TABLE})} recorded shapes, {len(ROWS)} built otherwise" in text
     assert len(TABLE) + len(ROWS) >= 60
     assert sum(not reasons for _, _, reasons in TABLE) >= 15

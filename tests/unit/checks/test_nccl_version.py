@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from netdoctor.facts.library_search import JobPython
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.plugins import FoundBy
 from netdoctor.facts.rdma import Rdma
-from netdoctor.facts.runs import Baseline, State
+from netdoctor.facts.runs import Baseline, Caller, State
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
 from tests.support import facts as f
@@ -217,6 +218,12 @@ def test_a_run_that_loaded_nothing_shows_nothing(state: State) -> None:
     ended = f.run(state=state, verified=None, ranks=(), mapped=(), log=None, reason="GPU 3 is in use")
     found = loaded({Baseline: Baseline(ended, False)})
     assert found.status is Status.UNKNOWN and "no run showed it" in found.message, found
+
+
+def test_a_run_on_libnccl_alone_links_none_into_torch() -> None:
+    run = f.run(state=State.FAILED, verified=None, ranks=(), mapped=(), log=None)
+    assert "linked into torch" in loaded({Baseline: f.baseline(run)}).message
+    assert "linked into torch" not in loaded({Baseline: f.baseline(replace(run, via=Caller.NCCL))}).message
 
 
 def test_without_a_run_the_loaders_rules_are_no_pass() -> None:

@@ -12,10 +12,10 @@ from netdoctor.facts.environ import Environ, probe as probe_environ
 from netdoctor.facts.intent import Intent, Told
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.net import Link, Net, Peer, Route
-from netdoctor.facts.reach import Path, Reach, job_hosts
+from netdoctor.facts.reach import SECONDS, Path, Reach, job_hosts, probe as probe_reach
 from netdoctor.facts.runs import Baseline
 from netdoctor.facts.vantage import Vantage
-from netdoctor.host.base import RecordingHost, ReplayHost
+from netdoctor.host.base import RecordingHost, ReplayHost, question
 from netdoctor.host.redact import Redactor
 from netdoctor.model import Finding, Kind, Severity, Status, Unavailable
 from netdoctor.variables.catalogue import accepts
@@ -358,3 +358,31 @@ def test_which_end_is_the_odd_one(found: Reach, subjects: list[str], mend: str) 
 def test_a_containers_mtu_is_its_networks() -> None:
     (one,) = (x for x in judged({Reach: several(1500, 1500), Vantage: f.pod()}).values() if x.status is Status.FAIL)
     assert one.fix and "CNI" in one.fix.commands[0]
+
+
+def test_a_dead_address_before_one_that_answers_is_a_note() -> None:
+    (note,) = judged({Reach: replace(seen(path()), late={"gpu8": ("fd00::8",)})})["hosts"].notes
+    assert note.startswith("gpu8: fd00::8 does not answer, and another address of it does")
+
+
+@pytest.mark.parametrize(
+    ("answers", "best", "late"),
+    [
+        ("yyyyy", 1, ()),
+        ("ngyyy", 3, ("10.1.0.81", "10.1.0.82")),
+        ("nnnny", 1, ()),  # of five the first four are asked, and silence of all is no lateness of one
+        ("ggggy", 1, ()),
+        ("gnggg", 2, ()),  # what may only drop echoes is better than who is not there, and answers no more
+    ],
+)
+def test_a_name_is_as_good_as_the_best_of_its_paths(answers: str, best: int, late: tuple[str, ...]) -> None:
+    """y: it answers; n: nothing comes; g: nobody is there."""
+    told = {"y": {"small": True, "middle": True, "full": True}, "n": {}, "g": {"error": "EHOSTUNREACH"}}
+    rows = [{"small": False, "middle": False, "full": False, **told[one]} for one in answers]
+    ips = [f"10.1.0.8{n}" for n in range(1, 6)]
+    peer = Peer("gpu8", tuple(ips), {ip: Route("eth0") for ip in ips}, local=False)
+    asked = question("reach", to=",".join(f"{ip}/1500" for ip in ips[:4]), seconds=SECONDS)
+    host = ReplayHost({asked: {"paths": dict(zip(ips, rows, strict=True))}})
+    found = probe_reach(host, f.environ({}), net(peers=(peer,)))
+    assert not isinstance(found, Unavailable) and found.paths
+    assert (found.paths["gpu8"].address, found.late.get("gpu8", ())) == (ips[best - 1], late)

@@ -13,10 +13,10 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import Net, Peer, Route
 from netdoctor.facts.rdma import Rdma
-from netdoctor.facts.runs import Baseline
+from netdoctor.facts.runs import Baseline, State
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Severity, Status, Unavailable
-from netdoctor.nccl.log.facts import LogFacts
+from netdoctor.nccl.log.facts import LogFacts, NetSource
 from tests.support.facts import (
     baseline,
     common_run,
@@ -63,6 +63,7 @@ LINUX = {  # as a kernel boots with them on a machine with memory enough
     "net.core.wmem_max": "212992",
 }
 SOCKETS = baseline(run(log=LogFacts(net="Socket")))
+LISTED = LogFacts(net="IB", net_inferred=NetSource.DEVICES)
 
 
 def tuned(**values: str | Unavailable) -> Kernel:
@@ -96,6 +97,8 @@ def test_a_healthy_machine_skips_for_rdma_carries_the_data() -> None:
     ("facts", "status"),
     [
         ({"baseline": baseline(run(log=LogFacts(net="IB")))}, SKIP),
+        ({"baseline": baseline(run(log=LISTED))}, SKIP),
+        ({"baseline": baseline(run(state=State.FAILED, log=LISTED))}, UNKNOWN),  # NET/IB lists them before NCCL chooses
         ({"baseline": LOST}, UNKNOWN),  # RDMA devices are there; that NCCL uses them is not shown
         ({"baseline": LOST, "rdma": no_rdma(), "libraries": libraries(plugins=(plugin(),))}, UNKNOWN),
         ({"baseline": LOST, "rdma": LOST}, UNKNOWN),

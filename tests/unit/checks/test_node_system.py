@@ -384,3 +384,10 @@ def test_an_nfs_server_that_does_not_answer(log: tuple[str, ...], mounts: str | 
 def test_an_nfs_server_by_its_ipv6_address() -> None:
     found = said({"/proc/self/mountinfo": NFS}, log=(SILENT.replace("nas-1", "fd00::5"),))
     assert found["file systems: fd00::5"].how == "timeout 5 stat /data"
+
+
+def test_a_frozen_file_system_is_thawed_before_a_reboot() -> None:
+    files = {"/proc/4711/stat": "4711 (nvidia-smi) D 1 1", "/proc/uptime": "100.0 1"}
+    found = said(files, log=(HUNG, LOCKUP))
+    thaws = {name: any("fsfreeze -u" in line for line in one.fix.commands) for name, one in found.items() if one.fix}
+    assert thaws == {"tasks": True, "CPU 3": False}, found
