@@ -35,9 +35,7 @@ class Gpu:
     capability: tuple[int, int] | Unavailable  # compute capability, (9, 0)
     mig_uuids: tuple[str, ...] | Unavailable = ()  # MIG-… of its instances
     pids: tuple[int, ...] | Unavailable = ()  # of `processes`, in the initial PID namespace
-    graphics: int | Unavailable = Unavailable(
-        Kind.NOT_READ, "NVML was not asked for it"
-    )  # bytes of those that draw
+    graphics: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # bytes of those that draw
 
     @property
     def held(self) -> bool:
