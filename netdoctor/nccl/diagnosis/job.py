@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.model import Finding, Status
+from netdoctor.nccl.diagnosis import spoken
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import fallback, sockets_between_nodes
@@ -283,7 +284,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
         return _unknown(text, "job", evidence, _TRANSPORT)
     if (done := _work_done(log, end) or _came(log, end)) is not None:
-        return Finding(Status.PASS, done, evidence=evidence, notes=_unused(log), check="log")
+        return Finding(Status.PASS, done, evidence=evidence, notes=(*_unused(log), *spoken.notes(log)), check="log")
     if not log.nccl_lines:
         return _unknown("there is no line of NCCL in this log", "job", evidence, "NCCL_DEBUG=INFO")
     if Level.INFO not in log.levels and end.ending is not Ending.FINISHED:
@@ -306,7 +307,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     text = "communicators were set up and nothing failed" + (f"; transports: {', '.join(kinds)}" if kinds else "") + state
     if log.transports:
         evidence["transports"] = dict(log.transports)
-    return Finding(Status.PASS, text, evidence=evidence, check="log")
+    return Finding(Status.PASS, text, evidence=evidence, notes=spoken.notes(log), check="log")
 
 
 def _before_it(log: LogFacts, end: Outcome) -> str:

@@ -71,7 +71,7 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if e.kind == "mount" and (told := _server(log, e)) is not None:
         return told
-    if on_the_way_out(log, e) or _interrupted(log, e):
+    if on_the_way_out(log, e) or _interrupted(log, e) or _well_again(log, e):
         return After.WENT_ON
     if retry is Retry.NEVER:
         return After.STOPPED
@@ -124,6 +124,20 @@ def _server(log: LogFacts, e: Event) -> After | None:
         return After.WENT_ON
     waited = log.of("blocked", "watchdog", "heartbeat", "barrier", "stalled")
     return After.STOPPED if any(before(e, w) for w in waited) else None
+
+
+def recovered(log: LogFacts, e: Event) -> Event | None:
+    """Of an adapter: the driver's own word that it is well again."""
+    same = (o for o in log.of("async_event") if "over" in o.data and o.file == e.file and o.last >= e.last)
+    return next((o for o in same if all(o.data.get(name) == e.data.get(name) for name in ("host", "dev"))), None)
+
+
+def _well_again(log: LogFacts, e: Event) -> bool:
+    """Whether the job worked on, or came to its end, behind that word; which by itself is no trouble."""
+    well = recovered(log, e) if e.kind == "async_event" else None
+    if well is None or well is e:
+        return well is e
+    return log.good.get(e.file, 0) > well.last or any(f.file == e.file and f.last > well.last for f in log.of("finished"))
 
 
 def _of_the_script(log: LogFacts, e: Event) -> bool:
