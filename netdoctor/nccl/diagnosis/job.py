@@ -221,12 +221,9 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
         and not _refuted(log, e)
     ]
     finished = end.ending is Ending.FINISHED and not closed(end)
-    return tuple(
-        sorted(
-            (e for e in found if not (finished and kind(e.kind).leaving and not context_lost(log, e))),
-            key=lambda e: (e.file, e.line),
-        )
-    )
+    if finished:
+        found = [e for e in found if not kind(e.kind).leaving or context_lost(log, e) or after(log, e) is After.UNTOLD]
+    return tuple(sorted(found, key=lambda e: (e.file, e.line)))
 
 
 def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
@@ -383,10 +380,8 @@ def _all_there(log: LogFacts, end: Outcome) -> str | None:
 
 def _unused(log: LogFacts) -> tuple[str, ...]:
     """What kept a program from its GPU, so that it worked without."""
-    told = next((e for e in log.of("driver") if Wording.TOO_OLD.within(e.text)), None)
-    return (
-        () if told is None else (f"it may have worked without its GPU, whose driver is too old for this torch: {told.where}",)
-    )
+    told = [e.where for e in log.of("driver") if Wording.TOO_OLD.within(e.text)]
+    return tuple(f"it may have worked without its GPU, whose driver is too old for this torch: {where}" for where in told[:1])
 
 
 def _missing(log: LogFacts) -> str:

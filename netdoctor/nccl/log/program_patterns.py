@@ -201,7 +201,7 @@ PATTERNS: Final = (
         r"received unexpected process identifier|cannot find a corresponding process",
     ),
     # a loss that is no number any more: what comes after it is worth nothing
-    row("no_number", "nan", r"\bloss(?:es)?\b['\"]?\W{1,12}nan\b"),
+    row("no_number", "nan|inf", r"(?:\b|_)loss(?:es)?\b['\"]?\W{1,12}(?:nan|inf(?:inity)?)\b"),
     # a program that goes on with less than it was to have, or with what is not whole: by its own words, which end nothing
     row(
         "lessened",
