@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.model import Finding, Status
+from netdoctor.nccl.diagnosis import spoken
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import fallback, sockets_between_nodes
@@ -220,12 +221,9 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
         and not _refuted(log, e)
     ]
     finished = end.ending is Ending.FINISHED and not closed(end)
-    return tuple(
-        sorted(
-            (e for e in found if not (finished and kind(e.kind).leaving and not context_lost(log, e))),
-            key=lambda e: (e.file, e.line),
-        )
-    )
+    if finished:
+        found = [e for e in found if not kind(e.kind).leaving or context_lost(log, e) or after(log, e) is After.UNTOLD]
+    return tuple(sorted(found, key=lambda e: (e.file, e.line)))
 
 
 def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
@@ -283,7 +281,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
         return _unknown(text, "job", evidence, _TRANSPORT)
     if (done := _work_done(log, end) or _came(log, end)) is not None:
-        return Finding(Status.PASS, done, evidence=evidence, notes=_unused(log), check="log")
+        return Finding(Status.PASS, done, evidence=evidence, notes=(*_unused(log), *spoken.notes(log)), check="log")
     if not log.nccl_lines:
         return _unknown("there is no line of NCCL in this log", "job", evidence, "NCCL_DEBUG=INFO")
     if Level.INFO not in log.levels and end.ending is not Ending.FINISHED:
@@ -306,7 +304,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     text = "communicators were set up and nothing failed" + (f"; transports: {', '.join(kinds)}" if kinds else "") + state
     if log.transports:
         evidence["transports"] = dict(log.transports)
-    return Finding(Status.PASS, text, evidence=evidence, check="log")
+    return Finding(Status.PASS, text, evidence=evidence, notes=spoken.notes(log), check="log")
 
 
 def _before_it(log: LogFacts, end: Outcome) -> str:
@@ -382,10 +380,8 @@ def _all_there(log: LogFacts, end: Outcome) -> str | None:
 
 def _unused(log: LogFacts) -> tuple[str, ...]:
     """What kept a program from its GPU, so that it worked without."""
-    told = next((e for e in log.of("driver") if Wording.TOO_OLD.within(e.text)), None)
-    return (
-        () if told is None else (f"it may have worked without its GPU, whose driver is too old for this torch: {told.where}",)
-    )
+    told = [e.where for e in log.of("driver") if Wording.TOO_OLD.within(e.text)]
+    return tuple(f"it may have worked without its GPU, whose driver is too old for this torch: {where}" for where in told[:1])
 
 
 def _missing(log: LogFacts) -> str:

@@ -62,7 +62,7 @@ def after(log: LogFacts, e: Event) -> After:
     """Whether the job went on after it, by its own words: the rank's further work, a new communicator, a good end."""
     retry = kind(e.kind).retry
     if retry is Retry.STEP:
-        return After.WENT_ON if log.good.get(e.file, 0) > e.last else After.STOPPED
+        return After.WENT_ON if _worked_on(log, e) else After.STOPPED  # a progress bar's last line is no step
     # torchrun's agent, or pytest, speaks for what it had started: not for an agent that gave up, nor for what nobody caught.
     spoken = e.kind not in _ITS_OWN and not log.of("elastic")
     if spoken and any("whole" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished")):
@@ -71,14 +71,14 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if e.kind == "mount" and (told := _server(log, e)) is not None:
         return told
-    if on_the_way_out(log, e) or _interrupted(log, e):
+    if on_the_way_out(log, e) or _interrupted(log, e) or _well_again(log, e):
         return After.WENT_ON
     if retry is Retry.NEVER:
         return After.STOPPED
     if _of_the_script(log, e) or _outlived(log, e):
         return After.WENT_ON
     followed = _by_what_followed(log, e, retry)
-    return After.UNTOLD if followed is After.WENT_ON and context_lost(log, e) else followed
+    return After.UNTOLD if followed is After.WENT_ON and (context_lost(log, e) or _final(log, e)) else followed
 
 
 def context_lost(log: LogFacts, e: Event) -> bool:
@@ -87,23 +87,29 @@ def context_lost(log: LogFacts, e: Event) -> bool:
     return Wording.CONTEXT_LOST.within(e.text) and log.up_at.get(e.file, 0) <= e.last
 
 
+def _final(log: LogFacts, e: Event) -> bool:
+    """Whether a launcher says what became of a task: it has ended, whatever others wrote before it and is printed after it."""
+    told = e.kind == "died" and ("task" in e.data or Wording.NOTICED.within(e.text))
+    return told and log.up_at.get(e.file, 0) <= e.last
+
+
 def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
     if printed(log, e):
         return _after_printed(log, e)
     # All ranks of a communicator take part in setting it up.
-    if log.up_at.get(e.file, 0) > e.last or any(
-        f.file == e.file and f.last > e.last for f in log.of("finished") if _of_all(log, f, e)
-    ):
+    good = [f for f in log.of("finished") if f.file == e.file and f.last > e.last and _of_all(log, f, e)]
+    if log.up_at.get(e.file, 0) > e.last or any(not _fell(e) or f.rank is None or e.rank in {f.rank, *f.ranks} for f in good):
         return After.WENT_ON
+    silent = After.UNTOLD if good else After.STOPPED
     if log.good.get(e.file, 0) <= e.last:
-        return After.STOPPED
+        return silent
     if retry is Retry.AT_ONCE or log.nranks == 1 or Wording.OF_THE_SCRIPT.within(e.text):
         return After.WENT_ON
     if _of_a_request(log, e):
         return After.WENT_ON
     work = {rank: lines for (file, rank), lines in log.work.items() if file == e.file}
     if e.rank in work:
-        return After.WENT_ON if work[e.rank][-1] > e.last else After.STOPPED
+        return After.WENT_ON if work[e.rank][-1] > e.last else silent
     return _others(work, e)
 
 
@@ -124,6 +130,20 @@ def _server(log: LogFacts, e: Event) -> After | None:
         return After.WENT_ON
     waited = log.of("blocked", "watchdog", "heartbeat", "barrier", "stalled")
     return After.STOPPED if any(before(e, w) for w in waited) else None
+
+
+def recovered(log: LogFacts, e: Event) -> Event | None:
+    """Of an adapter: the driver's own word that it is well again."""
+    same = (o for o in log.of("async_event") if "over" in o.data and o.file == e.file and o.last >= e.last)
+    return next((o for o in same if all(o.data.get(name) == e.data.get(name) for name in ("host", "dev"))), None)
+
+
+def _well_again(log: LogFacts, e: Event) -> bool:
+    """Whether the job worked on, or came to its end, behind that word; which by itself is no trouble."""
+    well = recovered(log, e) if e.kind == "async_event" else None
+    if well is None or well is e:
+        return well is e
+    return log.good.get(e.file, 0) > well.last or any(f.file == e.file and f.last > well.last for f in log.of("finished"))
 
 
 def _of_the_script(log: LogFacts, e: Event) -> bool:
@@ -199,7 +219,14 @@ def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:
     further = {rank for rank, lines in work.items() if len(lines) == STEPS and lines[0] > e.last}
     if not further:
         return After.STOPPED
-    return After.UNTOLD if further == {-1} else After.WENT_ON  # without a mark they may be several ranks' lines of one step
+    # Without a mark they may be several ranks' lines of one step.
+    return After.UNTOLD if further == {-1} or _fell(e) else After.WENT_ON
+
+
+def _fell(e: Event) -> bool:
+    """Whether it may have ended the one rank that says it: what others print behind it may have waited in their buffers."""
+    of = kind(e.kind)
+    return e.rank is not None and of.retry is not Retry.AT_ONCE and (of.ends_process or e.kind == "trouble")
 
 
 def _of_all(log: LogFacts, finished: Event, e: Event) -> bool:

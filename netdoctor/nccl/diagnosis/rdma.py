@@ -14,7 +14,7 @@ from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.addresses import link_local
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.diagnosis.mends import Topic
-from netdoctor.nccl.diagnosis.outcome import before, failed_by_itself
+from netdoctor.nccl.diagnosis.outcome import before, failed_by_itself, recovered
 from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -278,6 +278,8 @@ def async_event(log: LogFacts) -> Iterator[Hypothesis]:
     """Events of the device: src/transport/net_ib/common.cc, ibv_event_type_str of libibverbs."""
     failing = bool(log.above_info("completion", "modify_qp", "generic", "peer_closed"))
     for e in log.of("async_event"):
+        if recovered(log, e):
+            continue
         said = (e.data.get("event") or e.text).lower()
         dev = e.data.get("dev", "a device")
         if _port(e):

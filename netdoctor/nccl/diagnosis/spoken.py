@@ -8,7 +8,7 @@ from typing import Final
 from netdoctor.causes.cost import MIGHT
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
-from netdoctor.nccl.diagnosis.outcome import After, Ending, after, before, outcome
+from netdoctor.nccl.diagnosis.outcome import After, Ending, after, before, good_ends, outcome
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -72,12 +72,27 @@ def mounts(log: LogFacts) -> Iterator[Hypothesis]:
 
 def lockups(log: LogFacts) -> Iterator[Hypothesis]:
     """A CPU on which nothing else runs for seconds: a rank there stands still, and the others wait for it."""
-    events = _stopped(log, "lockup")
+    over = _at_rest(log)
+    events = tuple(e for e in _stopped(log, "lockup") if e not in over)
     if events:
         host = next(iter(caught(events, "host")), None)
         text = f"a CPU{f' of {host}' if host else ''} stood still in the kernel ({caught(events, 'what')[0]})"
         how = "dmesg -T | grep -i -A30 -e lockup -e rcu   # the stack says in which driver; a reboot ends it"
         yield Hypothesis("node_error", Confidence.LIKELY_MINUS, text, events, how=how, subject=host)
+
+
+def _at_rest(log: LogFacts) -> tuple[Event, ...]:
+    """CPUs that stood still when the job had come to its good end: none of its ranks waited for them."""
+    ends = good_ends(log)
+    return tuple(e for e in log.of("lockup") if any(before(f, e) for f in ends))
+
+
+def notes(log: LogFacts) -> tuple[str, ...]:
+    """What the node's kernel said behind the end of a job that is well."""
+    return tuple(
+        f"behind the job's end a CPU stood still in the kernel ({e.data.get('what', 'lockup')}): {e.where}"
+        for e in _at_rest(log)[:1]
+    )
 
 
 def engines(log: LogFacts) -> Iterator[Hypothesis]:

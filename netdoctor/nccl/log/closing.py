@@ -91,14 +91,15 @@ _NOT_YET: Final = re.compile(
 _DOUBT: Final = re.compile(
     rb"\b(?:but|except|although|however|missing|lost|incomplete\w*|partially|premature\w*|interrupt\w*|un\w*success\w*"
     rb"|unreachable|unrespons\w*|hung|hangs?|hanging|stuck|time[sd]?[ -]?out|timeouts?|diverg\w*|cancell?ed|killed|crash\w*"
+    rb"|oom|preempt\w*|evict\w*|absent|stalled|disconnected|mismatch\w*|sig(?:term|kill)|disk full|remaining"
     rb"|terminated(?! normally)|abort\w*|fail\w*|errors?|\w*exceptions?|excluded|dropped|corrupt\w*"
     rb"|not|never|none|false|nan|inf|empty"
     rb"|no (?:rank|node|worker|test|task|result|output|checkpoint|gpu|process)\w*)(?![\w/])"
     rb"|\bover (?:capacity|quota|budget|(?:its |the )?limit)\b|\b(?:no|out of) (?:disk |more )?(?:space|time|budget)\b"
     rb"|\binsufficient\b"
     rb"|\bgiv(?:es?|ing) up\b|out[ _]of[ _]memory|\b(?:status|state|result|outcome)['\"]? ?[:=] ?['\"]?"
-    rb"(?!(?:ok|success\w*|succeeded|pass\w*|complete\w*|finished|done|true)\b)[a-z1-9]"
-    rb"|\b(?:exit|return|rc)(?:ed)?(?:[ _]?(?:code|status|value))?\W{0,4}[1-9]\d{0,2}\b(?!\.)"
+    rb"(?!(?:ok|success\w*|succeeded|pass\w*|complete\w*|finished|done|true)\b|\d+\.\d)[a-z1-9]"
+    rb"|\b(?:exit(?:ed)?(?:[ _]?(?:code|status|value))?|return(?:ed)?[ _]?(?:code|status|value)|rc)\W{0,4}[1-9]\d{0,2}\b(?!\.)"
     rb"|\bsignal\W{1,3}(?:sig|[1-9])|\w\?",
     re.IGNORECASE,
 )
@@ -107,7 +108,8 @@ _NO_DOUBT: Final = re.compile(
     rb"\b(?:no|0|without(?: any)?) (?:\w{1,20} )?"
     rb"(?:errors?|fail\w*|warnings?|exceptions?|time-?outs?|crash\w*|missing|lost|nan)\b"
     rb"|\b\w*(?:errors?|fail\w*|time-?outs?|missing|lost|dropped|nan|exceptions?)\w*['\"]?\W{1,4}"
-    rb"(?:0\b(?!\.)|-?\d{0,9}\.\d+|none\b|null\b)"
+    rb"(?:0\b(?!\.)|-?\d{0,9}\.\d+|-?\d{1,9}(?:\.\d+)?(?:e-\d{1,3}\b|\s?%)|none\b|null\b)"
+    rb"|\bearly[_ -]?stop\w*['\"]?\W{1,4}false\b|\b(?:no|none|0) remaining\b|\bremaining['\"]?\W{1,4}(?:0\b(?!\.)|00?:00)"
     rb"|\berror rate\b|(?<!\S)\S*/\S*|(?<!\S)[\w.\-]+\.[a-z]\w{1,6}(?!\S)"
     # torch's own last words, and its C++ part's, which say what was not done or may come
     rb"|.*interpreter state is not initialized\..*|process group has NOT been destroyed"
@@ -116,7 +118,8 @@ _NO_DOUBT: Final = re.compile(
 )
 # How many of all came to it: "7 of 8 ranks", "completed: 0/8".
 _SOME: Final = re.compile(
-    rb"(?:\b(?:completed?|finished|done|passed|ok|succeeded)\W{1,3}(?=\d+ ?/ ?\d+\W*$)|(?<![\w./\-])"
+    rb"(?:\b(?:completed?|finished|done|passed|ok|succeeded"
+    rb"|(?:rank|node|worker|gpu|process|task|job)\w*)\W{1,3}(?=\d+ ?/ ?\d+\W*$)|(?<![\w./\-])"
     rb"(?=\d+ ?(?:/|of|out of) ?\d+ (?:ok\b|passed|succe"
     rb"|\w{0,20} ?(?:rank|node|worker|gpu|process|task|job|test|host|check|pod|shard|replica))))"
     rb"(?P<at>\d{1,7}) ?(?:/|of|out of) ?(?P<all>\d{1,7})",

@@ -7,14 +7,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE
+from netdoctor.nccl.log.patterns import matching
 
 _ANSI: Final = re.compile(rb"\x1b\[[0-9;?]{0,20}[A-Za-z]")  # ECMA-48, CSI
 _ESCAPED_ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 # Where loggers keep the text: Docker's json-file ("log"), zap and structlog ("msg"), Cloud Logging ("textPayload", "message").
 _TEXTS: Final = ("log", "message", "msg", "textPayload", "event", "body", "line")
-_LEVELS: Final = ("level", "severity", "levelname", "lvl")  # zap and structlog, Cloud Logging, python-json-logger, log15
-_BAD: Final = frozenset({"error", "fatal", "critical", "panic", "alert", "emergency"})
+# zap and structlog, Cloud Logging, python-json-logger, log15, OpenTelemetry, Elastic's schema
+_LEVELS: Final = ("level", "severity", "levelname", "lvl", "severityText", "log.level", "log_level")
+# of zerolog, too; 50 and 60 are those of bunyan and pino, and Python's numbers
+_BAD: Final = frozenset({"error", "err", "fatal", "critical", "crit", "panic", "alert", "emergency", "50", "60"})
 _LONGEST: Final = 65536  # bytes of a line that is taken for JSON
 
 
@@ -51,6 +53,7 @@ def _text_of(line: bytes) -> bytes | None:
     if text is None:
         return None
     said = _ESCAPED_ANSI.sub("", text).encode("utf-8", "replace")
-    # A level that stands beside the text is kept where no family knows it by its own words, which may be the begin of a line.
+    # A level that stands beside the text is kept where no family knows it by its own words, which may be the begin of a line;
+    # NCCL's have a level of their own.
     bad = any(str(document.get(name)).lower() in _BAD for name in _LEVELS)
-    return b"ERROR: " + said if bad and NEEDLE.search(said.translate(LOWER, DECIMAL)) is None else said
+    return b"ERROR: " + said if bad and b"NCCL " not in said and not matching(said) else said

@@ -51,18 +51,25 @@ PATTERNS: Final = (
     # mlx5's health poll: drivers/net/ethernet/mellanox/mlx5/core/health.c
     row(
         "async_event",
-        "health compromised|firmware internal error|recovery flow aborted",
-        r"mlx5_core (?P<dev>[\da-f:.]{12,16}): .{0,120}?(?P<event>health compromised|firmware internal error|health recovery flow aborted)",
-        "dev",
+        "health compromised|firmware internal error|recovery flow aborted|health recovery succeeded",
+        r"(?:(?P<host>[\w.\-]+) kernel: .{0,60}?)?mlx5_core (?P<dev>[\da-f:.]{12,16}): .{0,120}?(?P<event>health compromised|firmware internal error|health recovery flow aborted|(?P<over>health recovery succeeded))",
+        "host dev over",
     ),
     # ROCr (core/runtime/runtime.cpp): the driver reset a GPU, or a kernel on it never ended
     row("cuda", "hw exception by gpu", r"HW Exception by GPU .{1,120}?reason ?: ?(?P<what>[^\n]{3,80})", "what"),
-    # systemd (src/core/service.c), timeout of coreutils (src/timeout.c, with -v), SkyPilot
+    # systemd (src/core/service.c) of a unit that failed: any node has some that do, and no word says that one is the job's
+    row(
+        "trouble",
+        "main process exited|failed with result",
+        r"(?:(?P<unit>[\w@:.\\\-]{1,200}\.\w{4,9}): )?(?:Main process exited, code=(?:killed|dumped|exited), status=(?!(?:0|2|15)/)\d+/|Failed with result 'oom-kill')",
+        "unit",
+    ),
+    # SkyPilot of its nodes, of which those that it ended itself name SIGTERM; timeout of coreutils (src/timeout.c, with -v)
     row(
         "died",
-        "main process exited|failed with result|return code list",
-        r"Main process exited, code=(?:killed|dumped), status=(?!(?:2|15)/)(?P<signal>\d+)/|Main process exited, code=exited, status=(?P<code>[1-9]\d*)/|Failed with result '(?P<how>oom-kill)'|failed with return code list: \[(?:-?(?:0|143|15), )*(?P<code2>[1-9]\d*)",
-        "signal code how",
+        "return code list",
+        r"failed with return code list: \[(?:-?\d+, )*-?(?!(?:0|143|15)\b)(?P<code>[1-9]\d*)",
+        "code",
     ),
     row(
         "ended",

@@ -97,7 +97,7 @@ PATTERNS: Final = (
     row(
         "finished",
         "exits successfully|process group destroyed| succeeded| success| passed| ok|:ok|=ok",
-        r"(?P<left>(?P<one>Process \d+ exits successfully)|Process group destroyed|\bjob .{0,80} succeeded\b|^(?!.*(?:NCCL (?:INFO|WARN)|\bnot\b|fail|error|unsuccess|expect|time[sd]? ?out|\bhang|stuck|lost|abort|mismatch|refused)).{0,80}\b(?:all_?reduce|all_?gather|broadcast|reduce_?scatter|nccl|barrier|distributed|collective\w*|gpu)\b.{0,80}(?: (?:ok|passed|success|successful|successfully|succeeded)|[:=]ok)\b(?! (?:rate|ratio|count|if|when|after)\b))",
+        r"(?P<left>(?P<one>Process \d+ exits successfully)|Process group destroyed|\bjob .{0,80} succeeded\b|^(?!.*(?:NCCL (?:INFO|WARN)|\bnot\b|fail|error(?!\W{1,3}\d[\d.]*e-\d)|unsuccess|expect|time[sd]? ?out|\bhang|stuck|lost|abort|mismatch|refused)).{0,80}\b(?:all_?reduce|all_?gather|broadcast|reduce_?scatter|nccl|barrier|distributed|collective\w*|gpu)\b.{0,80}(?: (?:ok|passed|success|successful|successfully|succeeded)|[:=]ok)\b(?! (?:rate|ratio|count|if|when|after)\b))",
         "left",
     ),
     # a program's own last words: MLPerf's log and the script of its submissions, verl's trainer, Megatron's print_datetime, torchvision's references
