@@ -50,7 +50,7 @@ def left(lines: list[str]) -> list[str]:
     return [line.decode() for line in out if line]
 
 
-@pytest.mark.parametrize("label", ["", "[rank0]: ", "0: "])
+@pytest.mark.parametrize("label", ["", *(pytest.param(one, marks=pytest.mark.slow) for one in ("[rank0]: ", "0: "))])
 @pytest.mark.parametrize("form", ["text", "json", "junit"])
 @pytest.mark.parametrize("host", HOSTS)
 def test_nothing_of_a_report_is_read_and_all_others_say(host: str, form: str, label: str) -> None:

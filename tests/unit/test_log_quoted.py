@@ -78,6 +78,7 @@ def test_a_document_is_no_log() -> None:
     assert "no log of a job" in finding.message
 
 
+@pytest.mark.slow
 def test_a_long_document_is_known_by_both_ends() -> None:
     told = "The ring is closed when the last of the ranks has failed, and this is what the others say of it.\n"
     assert "no log of a job" in diagnose(parse_text(README + told * 9000 + README))[0].message

@@ -46,6 +46,7 @@ def test_noise_is_no_fall() -> None:
     assert falls <= 1
 
 
+@pytest.mark.slow
 def test_a_busy_machine_is_no_fall() -> None:
     """Gloo on CPUs: 20 times within a minute on one healthy machine."""
     draw = random.Random(8)

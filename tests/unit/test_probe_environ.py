@@ -104,6 +104,7 @@ def test_conf_lines_as_nccl_reads_them() -> None:
     assert without_value(text + "\n #x\n") == (("no equals", 5),)
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_any_text_is_a_conf_file(text: str) -> None:
     for one in entries(text):
