@@ -58,12 +58,37 @@ def _cell(value: object) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
+def _one_of(schema: Any) -> str:
+    """What a value may be, in words: the JSON Schema itself is `netdoctor schema config`."""
+    if named := schema.get("enum") or schema.get("examples"):
+        return ", ".join(f"`{one}`" for one in named)
+    kind = schema["type"]
+    if kind == "array":
+        return f"list, each: {_one_of(schema['items'])}"
+    if kind == "object":
+        if fields := schema.get("properties"):
+            needed = schema.get("required", ())
+            return "; ".join(f"`{name}`{'' if name in needed else ' (optional)'}" for name in fields)
+        ((_, inner),) = schema.get("patternProperties", {"": schema.get("additionalProperties")}).items()
+        return f"map to {_one_of(inner)}"
+    if schema.get("pattern") == "^/":
+        return "absolute path"
+    if schema.get("format"):
+        return str(schema["format"])
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if kind == "string":
+        return "text"
+    if "exclusiveMinimum" in schema:
+        return f"{kind} > {schema['exclusiveMinimum']}"
+    return f"{kind} {least} to {most}" if most is not None else f"{kind} ≥ {least}" if least is not None else str(kind)
+
+
 def keys() -> str:
     """The table of docs/configuration.md: a reader of the repository has no site."""
     rows = ["| key | says | value | variable |", "|---|---|---|---|"]
     for name, key in KEYS.items():
         default = json.dumps(key.default).strip('"')  # as the file has it: false, not False
-        said = f"`{json.dumps(key.schema)}`" + (f", by default `{default}`" if key.default is not None else "")
+        said = _one_of(key.schema) + (f", by default `{default}`" if key.default is not None else "")
         rows.append(f"| `{name}` | {_cell(key.about)} | {_cell(said)} | `{variable(name)}` |")
     return "\n".join(rows) + "\n"
 
