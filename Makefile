@@ -114,7 +114,7 @@ docs: $(VENV)/.run  ## the documentation as a site (build/site) and the man page
 	@$(BIN)/python -m tools.reference build/docs --man build/netdoctor.1
 	@test -x build/mkdocs/bin/mkdocs || { $(BIN)/python -m venv build/mkdocs && \
 	  build/mkdocs/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9,<10'; }
-	@build/mkdocs/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 build/mkdocs/bin/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
 release: | $(BIN)/python  ## wheel, sdist, pyz, deb, rpm, image (IMAGE_BASE=), collection, chart, bill of materials, SHA256SUMS; built twice: dist/

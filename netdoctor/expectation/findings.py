@@ -78,7 +78,10 @@ def findings(comparison: Comparison, about: About) -> Iterator[Finding]:
     elif result.held and not result.shortfalls:
         titles = dict.fromkeys(one.quantity.title for one in result.held)
         sources = list(dict.fromkeys(str(one.source) for one in result.held))
-        text = f"{about.counted} as expected: {', '.join(titles)}"
+        of = list(dict.fromkeys(one.subject for one in result.held))
+        said = replace(about, number=min(len(of), about.number))  # of the others nobody said anything
+        who = ", ".join(of) if said.number < about.number and len(of) <= 3 else said.counted
+        text = f"{who} as expected: {', '.join(titles)}"
         yield Finding(Status.PASS, text, about.what, evidence={"sources": sources})
     elif not result.shortfalls:
         yield Finding(Status.SKIP, f"{about.counted}, and no source says more of what should be", about.what)

@@ -225,3 +225,12 @@ def test_a_device_of_which_all_bits_are_ones_has_no_link(speed: str) -> None:
             machine.files.write(path, f"{speed}\n")
     (found,) = machine.judged("hardware.links")
     assert found.status is UNKNOWN and "it does not answer" in found.message
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [({"mtu": {"ib0": 1500}}, "ib0 as expected: MTU"), ({"gpu_model": "NVIDIA H100 80GB HBM3"}, "8 parts as expected: model")],
+)
+def test_what_holds_is_said_of_those_that_were_stated(expected: dict[str, object], said: str) -> None:
+    (one,) = f.judge(SITE, f.machine({Expected: f.expected(**expected)}))
+    assert (one.status, one.message) == (PASS, said)
