@@ -32,6 +32,7 @@ from netdoctor.variables.catalogue import newest, table
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 WIDTH: Final = 100
+MAN_WIDTH: Final = 73  # man indents by seven
 
 
 def _commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
@@ -45,8 +46,8 @@ def commands() -> list[tuple[str, Any]]:
     return list(_commands(typer.main.get_command(app), "netdoctor"))
 
 
-def _help(words: str, command: Any) -> str:
-    context = command.make_context(words, [], resilient_parsing=True, terminal_width=WIDTH, max_content_width=WIDTH)
+def _help(words: str, command: Any, width: int = WIDTH) -> str:
+    context = command.make_context(words, [], resilient_parsing=True, terminal_width=width, max_content_width=width)
     return re.sub(r"[ \t]+\n", "\n", str(command.get_help(context))).strip()
 
 
@@ -145,7 +146,7 @@ def man() -> str:
     lines = [f'.TH NETDOCTOR 1 "" "netdoctor {__version__}" "User Commands"', ".SH NAME"]
     lines.append("netdoctor \\- finds what silently slows or hangs distributed GPU jobs")
     for words, command in commands():
-        lines += [f".SH {_roff(words.upper())}", ".nf", _roff(_help(words, command)), ".fi"]
+        lines += [f".SH {_roff(words.upper())}", ".nf", _roff(_help(words, command, MAN_WIDTH)), ".fi"]
     return "\n".join(lines) + "\n"
 
 

@@ -58,6 +58,8 @@ def test_the_reference_has_everything() -> None:
     pages = reference.pages()
     assert {spec.id for spec in load(None, site=False).specs} == set(re.findall(r"(?m)^## (.*)$", pages["checks.md"]))
     assert set(CAUSES) == set(re.findall(r"(?m)^## (.*)$", pages["causes.md"]))
+    wide = [line for line in reference.man().splitlines() if len(line.replace("\\", "")) > 73 and " " in line.strip()]
+    assert [line for line in wide if not line.startswith((".", "netdoctor "))] == []
     commands = re.findall(r"(?m)^## (.*)$", pages["commands.md"])
     assert {"netdoctor preflight", "netdoctor config show", "netdoctor fleet report"} < set(commands)
     assert [f".SH {words.upper()}" in reference.man() for words in commands if "-" not in words] == [True] * len(commands)
