@@ -181,8 +181,7 @@ def limits(
     threads = Need(
         each.threads * certain,
         ranks * (TASKS_MOST + cpus),
-        f"{each.what}; at most {TASKS_MOST} threads of NCCL, CUDA and autograd and "
-        f"{cpus} of OpenMP, one a CPU",
+        f"{each.what}; at most {TASKS_MOST} threads of NCCL, CUDA and autograd and {cpus} of OpenMP, one a CPU",
     )
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     yield _nproc(kernel, tasks, threads, here, ran)
