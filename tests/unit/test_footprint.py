@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from netdoctor.facts.libraries import Libraries
@@ -46,8 +48,8 @@ def test_least(version: object, hcas: int, ranks: int, ras: object, threads: int
     ],
 )
 def test_the_devices_that_are_opened_for_certain(variables: dict[str, str], count: int) -> None:
-    machine = f.machine()
+    machine: dict[type, Any] = f.machine()
     rdma, net, libraries = (machine[kind] for kind in (Rdma, Net, Libraries))
     assert footprint.hcas_opened(rdma, net, f.environ(variables), libraries) == count
-    for lost in ((Rdma(LOST), f.environ()), (Rdma(()), f.environ()), (rdma, f.environ(nccl=LOST))):
+    for lost in ((f.rdma(devices=LOST), f.environ()), (f.rdma(0), f.environ()), (rdma, f.environ(nccl=LOST))):
         assert footprint.hcas_opened(lost[0], net, lost[1], libraries) == 0
