@@ -22,7 +22,6 @@ from netdoctor.api import (
     SW_THERMAL,
     WHOLE_LOG,
     WITH_RUN,
-    Action,
     Environ,
     Expected,
     Finding,
@@ -38,7 +37,6 @@ from netdoctor.api import (
     Status,
     Unavailable,
     Vantage,
-    XidEvent,
     check,
     cost,
     expectation,
@@ -46,6 +44,7 @@ from netdoctor.api import (
     layers,
     missing,
     ok,
+    open_errors,
     skip,
     unknown,
 )
@@ -74,7 +73,6 @@ RECOVERY = {
     7: ("it waits for a reboot of the system", cost.STOPS),
 }
 UNKNOWN = ("the driver wants it recovered", cost.STOPS)
-HARMLESS = (Action.NONE, Action.RESTART)
 REPLACED, PROHIBITED = ": to be replaced", "its compute mode prohibits CUDA"
 # nvmlDeviceGetEccMode, nvmlDeviceGetMigMode: what was set is there after the next reset, whoever makes that.
 ECC_WAITS, MIG_WAITS = "another ECC mode than it has waits for a reset", "another MIG mode than it has waits for a reset"
@@ -176,7 +174,7 @@ def gpu_health(
         named = {one.subject for one in alike if one.status is Status.FAIL and one.cause == SLOW}
         yield from _capped([gpu for gpu in own if gpu.place not in named], len(own))
     yield from _under_load(own, load, expected, place)
-    yield from _reported(log, own, state.gpus, pci, vantage)
+    yield from _reported(log, own, state.gpus, pci, vantage, open_errors.links_up(pci, gpus, own))
 
 
 def _own(every: tuple[GpuState, ...], gpus: Gpus, environ: Environ, vantage: Vantage) -> tuple[GpuState, ...]:
@@ -349,30 +347,19 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, expected: Expected, pl
         yield ok(f"the clocks of {which} while the all-reduce ran are alike", subject=LOAD)
 
 
-def _is_open(number: int, event: XidEvent, every: tuple[XidEvent, ...], shown: dict[Any, GpuState]) -> bool:
-    """It needs somebody.  What the driver calls recovered NVML tells, else the last change that it logged (Xid 154)."""
-    gpu = shown.get(event.place)
-    now, at = (gpu.recovery, len(every)) if gpu is not None else (None, -1)
-    if not isinstance(now, int):
-        changes = [n for n, one in enumerate(every) if one.place == event.place and one.recovery is not None]
-        now, at = (every[changes[-1]].recovery, changes[-1]) if changes else (None, -1)
-    if number == at:
-        return bool(now)
-    return event.meaning.action not in HARMLESS and not (event.meaning.told and now == 0 and at > number)
-
-
 def _reported(
-    log: KernelLog, own: tuple[GpuState, ...], every: tuple[GpuState, ...], pci: Pci, vantage: Vantage
+    log: KernelLog, own: tuple[GpuState, ...], every: tuple[GpuState, ...], pci: Pci, vantage: Vantage, up: bool = False
 ) -> Iterator[Finding]:
     """The driver's errors since boot that need somebody, and that it does not call recovered by now (R565, for most).
 
-    Of NVSwitches, and of the GPUs that are seen here; where this is the whole node, of those that are gone as well.
+    Of NVSwitches, and of the GPUs that are seen here; where this is the whole node, of those that are gone as well.  `up`: all
+    NVLinks are, so that none of them is down any more.
     """
     if isinstance(log.events, Unavailable):
         yield unknown(f"whether the driver reported errors (Xid) could not be read: {log.events}", subject=LOG, how=LOOK_AT_LOG)
         return
     shown = {gpu.pci: gpu for gpu in own}
-    serious = [event for number, event in enumerate(log.events) if _is_open(number, event, log.events, shown)]
+    serious = open_errors.still_open(log.events, shown, up)
     others = {gpu.pci for gpu in every} - set(shown)
     away = [e for e in serious if not e.switch and e.place not in shown and e.place not in others]
     lost = missing(vantage.runtime, pci.gpus, *shown)

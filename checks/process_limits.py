@@ -27,8 +27,10 @@ from netdoctor.api import (
     Intent,
     Kernel,
     Kind,
+    Libraries,
     Net,
     Pci,
+    Rdma,
     Status,
     Tasks,
     Unavailable,
@@ -38,6 +40,7 @@ from netdoctor.api import (
     count,
     fail,
     fix_container,
+    footprint,
     hcas,
     missing,
     nccl_ports,
@@ -47,14 +50,11 @@ from netdoctor.api import (
     skip,
     tcp_window,
     unknown,
+    used_nccl,
 )
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY (cuda.h)
-# A rank's own: three standard streams, and three listeners a communicator (NCCL src/bootstrap.cc, src/proxy.cc).
-FILES_LEAST = 6
 FILES_MOST = 256  # libraries and the driver's devices
-# The main thread, and NCCL's ncclProxyService (src/proxy.cc) or Gloo's loop (gloo/transport/tcp/loop.cc).
-TASKS_LEAST = 2
 # OpenMP and torch's intra-op pool take a thread a CPU; NCCL's socket helpers are 16 a connection at most (MAX_THREADS,
 # src/transport/net_socket.cc), and some thirty are CUDA's, autograd's and the watchdogs'.
 TASKS_MOST, MANY = 64, 4096  # as many CPUs as hardly any machine has, where they could not be counted
@@ -149,6 +149,8 @@ def limits(
     gpus: Gpus,
     net: Net,
     pci: Pci,
+    rdma: Rdma,
+    libraries: Libraries,
     baseline: Baseline,
     vantage: Vantage,
 ) -> Iterator[Finding]:
@@ -171,13 +173,15 @@ def limits(
     certain, ranks = (intent.ranks_per_node or min(count, shown) for count in (intent.ranks_here, intent.ranks_most))
     at_most = MANY_NODES if intent.uncounted else nodes
     here = Here(ranks, certain, intent.ranks_most * at_most, intent.ranks_here * nodes, intent, vantage)
-    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, here)
+    opened = 0 if why or not vantage.job_environment else footprint.hcas_opened(rdma, net, environ, libraries)
+    nccl = Unavailable(Kind.NOT_READ, why) if why else used_nccl(libraries, baseline)
+    each = footprint.least(environ, nccl, opened, ranks=0 if why else here.job_certain, cuda=bool(gpus.visible))
+    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, each.files, here)
     cpus = len(cpu.online or range(MANY))
     threads = Need(
-        TASKS_LEAST * certain,
+        each.threads * certain,
         ranks * (TASKS_MOST + cpus),
-        f"a rank has its main thread and NCCL's proxy, at most {TASKS_MOST} threads of NCCL, CUDA and autograd and "
-        f"{cpus} of OpenMP, one a CPU",
+        f"{each.what}; at most {TASKS_MOST} threads of NCCL, CUDA and autograd and {cpus} of OpenMP, one a CPU",
     )
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     yield _nproc(kernel, tasks, threads, here, ran)
@@ -192,14 +196,14 @@ def limits(
     yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
 
 
-def _files(limit: int | Unavailable, sockets: int, here: Here) -> Finding:
+def _files(limit: int | Unavailable, sockets: int, own: int, here: Here) -> Finding:
     """RLIMIT_NOFILE, the soft one: NCCL lifts it in the process of rank 0 alone (src/bootstrap.cc, setFilesLimit)."""
     if isinstance(limit, Unavailable):
         return unknown(f"the limit of open files could not be read: {limit}", subject="nofile")
     peers = here.job - 1
     # Gloo connects each pair of ranks (gloo/rendezvous/context.cc, connectFullMesh); by its own choice of a lazy one, later.
     gloo = peers * here.intent.gloo_groups
-    least = FILES_LEAST + ((here.job_certain - 1) * here.intent.gloo_groups if here.intent.by_gloo else 0)
+    least = own + ((here.job_certain - 1) * here.intent.gloo_groups if here.intent.by_gloo else 0)
     of_nccl = nccl_ports.descriptors(here.ranks, sockets, peers if here.intent.all_to_all else 0)
     most = FILES_MOST + of_nccl * here.intent.communicators + gloo + here.job  # TCPStore: one a rank, at rank 0
     what = (

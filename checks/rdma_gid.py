@@ -154,7 +154,9 @@ def _alone(rail: gids.Rail, net: Net, vantage: Vantage) -> Finding | None:
     """What is wrong with the entry itself."""
     name = rail.device.name
     if rail.gid is None:
-        return fail(f"NCCL takes the GID of {rail.words}, and that entry is empty", subject=name, loss=cost.STOPS)
+        short = 0 < rail.port.gid_slots <= rail.index  # ibv_query_gid fails, and NCCL with it (src/misc/ibvwrap.cc)
+        there = f"the port's table ends at {rail.port.gid_slots - 1}" if short else "that entry is empty"
+        return fail(f"NCCL takes the GID of {rail.words}, and {there}", subject=name, loss=cost.STOPS)
     netdev, links = rail.gid.netdev, net.links
     # EINVAL, or an interface of the same name that has other addresses: of another namespace, see rdma_access.
     foreign = (isinstance(netdev, Unavailable) and netdev.kind is Kind.FAILED) or gids.not_its_address(rail, net)

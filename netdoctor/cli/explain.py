@@ -10,6 +10,7 @@ from typing import Final
 
 from netdoctor.api import CheckSpec
 from netdoctor.causes import CAUSES, Cause
+from netdoctor.causes.found import BY_LOG, found_by
 from netdoctor.causes.results import RESULTS, ResultRow
 from netdoctor.fixes import mends
 from netdoctor.model import Fix
@@ -84,9 +85,9 @@ def _check(spec: CheckSpec, source: str, width: int) -> Iterator[str]:
     if row is not None:
         yield ""
         yield from _about(row, width)
-    others = [name for name, other in CAUSES.items() if spec.id in other.look and name != spec.cause]
-    if others:
+    if others := found_by(spec.id, spec.cause):
         yield ""
+        others = ("any that the log of its run shows",) if spec.id in BY_LOG else others
         yield from _wrapped(f"it may also find (netdoctor explain NAME): {', '.join(others)}", width)
 
 

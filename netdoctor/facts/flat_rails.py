@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network, ip_address, ip_interface, ip_network
+from ipaddress import IPv4Network, ip_address, ip_interface
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.net import Link, Net
-from netdoctor.facts.peers import route, routes_to
 from netdoctor.facts.rdma import Rdma
-from netdoctor.host.base import Host, mapping, question, read, read_int, value
+from netdoctor.host.base import Host, mapping, question, read, value
 from netdoctor.model import Kind, Unavailable, missing
 
-_CONF: Final = "/proc/sys/net/ipv4/conf"
 # proc_pid_net(5): address, type, flags (0x0: incomplete; 0x4: permanent, linux/if_arp.h), MAC, mask, device
 _ARP: Final = "/proc/net/arp"
 _PERMANENT: Final = 0x4
-STRICT: Final = 1
 
 
 @dataclass(frozen=True)
@@ -28,9 +25,7 @@ class Rail:
 
     name: str
     address: str
-    strict: bool | Unavailable  # rp_filter 1: a packet must come in where the way back to its sender leads out
-    by_source: bool | Unavailable  # a rule chooses the way back by this rail's own address
-    own_way: bool | Unavailable  # to an address beside its own the route leads by this rail
+    hears: bool | Unavailable  # the kernel takes what comes in there from an address beside its own
 
 
 @dataclass(frozen=True)
@@ -50,43 +45,30 @@ def probe(host: Host, net: Net, rdma: Rdma) -> FlatRails | Unavailable:
     ports = [port for device in rdma.devices or () for port in device.ports or () if port.link_layer == "Ethernet"]
     names = {gid.netdev for port in ports for gid in port.gids or ()}
     by: dict[str, list[tuple[Link, str]]] = {}
-    for link in (one for one in net.links or () if one.name in names and one.controller is None):
+    for link in (one for one in net.links or () if one.name in names and one.controller is None and one.up):
         for one in link.addresses:
             if one.family == 4 and one.scope == "global" and one.prefix < 31:
                 by.setdefault(str(ip_interface(f"{one.ip}/{one.prefix}").network), []).append((link, one.ip))
     network, held = max(by.items(), key=lambda item: len(item[1]), default=("", []))
     if len({link.name for link, _ in held}) < 2:
         return FlatRails("")
-    sources, whole = _sources(host), IPv4Network(network)
-    beside = {ip: _beside(ip, whole, [one for _, one in held]) for _, ip in held}
-    ways = routes_to(host, [one for one in beside.values() if one])
-    rails = tuple(
-        Rail(link.name, ip, _strict(host, link.name), _by_source(ip, sources), _leads_by(link.name, beside[ip], ways))
-        for link, ip in held
-    )
+    whole = IPv4Network(network)
+    own = [one.ip for link in net.links or () for one in link.addresses if one.family == 4]
+    asked = {ip: f"{ip}/{near}/{link.name}" for link, ip in held if (near := _beside(ip, whole, own))}
+    got = mapping(host, question("netlink", heard=",".join(asked.values()))) if asked else {}
+    rails = tuple(Rail(link.name, ip, _heard(got, asked.get(ip, ""))) for link, ip in held)
     silent, fixed = _neighbours(host, whole, {rail.name for rail in rails})
     return FlatRails(network, rails, silent, fixed)
 
 
-def _strict(host: Host, name: str) -> bool | Unavailable:
-    """The larger of both holds (Documentation/networking/ip-sysctl.rst, rp_filter)."""
-    both = [read_int(host, f"{_CONF}/{one}/rp_filter") for one in ("all", name)]
-    lost = missing(*both)
-    return max(int(one or 0) for one in both) == STRICT if lost is None else lost
-
-
-def _sources(host: Host) -> list[str] | Unavailable:
-    got = mapping(host, question("netlink", rules="4"))
-    return got if isinstance(got, Unavailable) else value(got.get("sources"), list, "rules of routing")
-
-
-def _by_source(ip: str, sources: list[str] | Unavailable) -> bool | Unavailable:
-    if isinstance(sources, Unavailable):
-        return sources
-    try:
-        return any(ip_address(ip) in ip_network(str(one), strict=False) for one in sources)
-    except ValueError:
-        return False
+def _heard(got: Mapping[str, Any] | Unavailable, asked: str) -> bool | Unavailable:
+    if not asked or isinstance(got, Unavailable):
+        return got if isinstance(got, Unavailable) else Unavailable(Kind.NOT_READ, "its subnet has no address beside its own")
+    told = value(got.get("heard"), dict, "what the kernel hears")
+    one = told if isinstance(told, Unavailable) else told.get(asked)
+    if isinstance(one, dict) and "error" in one:
+        return Unavailable(Kind.FAILED, str(one["error"]))
+    return one if isinstance(one, bool | Unavailable) else Unavailable(Kind.MALFORMED, "what the kernel hears")
 
 
 def _beside(ip: str, network: IPv4Network, own: list[str]) -> str:
@@ -94,16 +76,6 @@ def _beside(ip: str, network: IPv4Network, own: list[str]) -> str:
     taken = {*map(ip_address, own), network.network_address, network.broadcast_address}
     near = (ip_address(int(ip_address(ip)) ^ 1 << bit) for bit in range(32 - network.prefixlen))
     return next((str(one) for one in near if one not in taken), "")
-
-
-def _leads_by(name: str, beside: str, ways: Mapping[str, Any]) -> bool | Unavailable:
-    row = ways.get(beside)
-    if isinstance(row, Unavailable):
-        return row
-    found = route(beside, row.get("main") if isinstance(row, dict) else None)
-    if isinstance(found, Unavailable):
-        return False if found.kind is Kind.ABSENT else found
-    return found.interface == name
 
 
 def _neighbours(

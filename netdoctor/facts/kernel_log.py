@@ -2,7 +2,7 @@
 
 ``xids.tsv`` is NVIDIA's own catalogue, without numbers that it calls unused: kind · number (of SXid also "Fatal" and
 "Non-fatal", the word in the line) · what it means · whether it ends the job · what NVIDIA advises first (none, restart, reset,
-reboot, support, replace) · whether the driver tells the same by its recovery action (Xid 154).  Sources:
+reboot, support, replace) · whether the driver tells by its recovery action (Xid 154) that it is over, or the NVLinks.  Sources:
 https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html and the Fabric Manager User Guide (SXid).
 """
 
@@ -96,6 +96,7 @@ class Meaning:
     ends_job: bool
     action: Action
     told: bool  # nvmlDeviceGpuRecoveryAction_t says whether it is still to be done
+    by_links: bool  # the state of the NVLinks does
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class SystemEvent:
     times: int = 1
 
 
-UNLISTED: Final = Meaning("not in NVIDIA's catalogue", False, Action.NONE, False)
+UNLISTED: Final = Meaning("not in NVIDIA's catalogue", False, Action.NONE, False, False)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ class KernelLog(Fact):
 def catalogue() -> Mapping[tuple[str, str], Meaning]:
     _, *rows = tables.rows(__package__, "xids.tsv")
     return {
-        (kind, number): Meaning(what, ends == "yes", Action(act), told == "yes") for kind, number, what, ends, act, told in rows
+        (kind, number): Meaning(what, ends == "yes", Action(act), told == "yes", told == "links")
+        for kind, number, what, ends, act, told in rows
     }
 
 

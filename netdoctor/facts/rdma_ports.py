@@ -47,6 +47,7 @@ class RdmaPort:
     mtu: int | None = None  # bytes of its packets (active_mtu), as libibverbs says; None: it was not asked, or does not say
     speed: str = ""  # the name that the kernel gives it: "NDR"
     unnamed: bool = False  # its rate is what stands for every speed that the kernel does not know
+    gid_slots: int = 0  # entries that its table has, filled or not; 0: not known
 
     @property
     def pkey(self) -> int | None | Unavailable:
@@ -59,9 +60,11 @@ class RdmaPort:
         return UNNAMED if self.unnamed else self.rate_gbps
 
     def gid(self, index: int) -> Gid | None | Unavailable:
-        """An entry of its table; None: it is empty."""
+        """An entry of its table; None: it is empty, or beyond the table's end."""
         if isinstance(self.gids, Unavailable):
             return self.gids
+        if self.gid_slots and index >= self.gid_slots:
+            return None
         last = max((one.index for one in self.gids), default=-1)
         if index > last + _EMPTY_GIDS:
             return Unavailable(Kind.NOT_READ, f"GID {index} of port {self.number} was not read")
@@ -87,6 +90,7 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
         layer = Unavailable(Kind.MALFORMED if layer else Kind.EMPTY, f"{where}/link_layer: {layer[:40]!r}")
     if isinstance(state, str) and state not in _STATES:
         state = Unavailable(Kind.MALFORMED, f"{where}/state: {state[:40]!r}")
+    gids, entries = _gids(host, where)
     pkeys, slots = _pkeys(host, f"{where}/pkeys") if layer == "InfiniBand" else (None, 0)
     return RdmaPort(
         number=number,
@@ -94,7 +98,8 @@ def _port(host: Host, where: str, number: int) -> RdmaPort:
         physical=_after_number(host, f"{where}/phys_state"),
         link_layer=layer,
         rate_gbps=rate and float(rate[1]),
-        gids=_gids(host, where),
+        gids=gids,
+        gid_slots=entries,
         lanes=int(rate[2]) if rate and rate[2] else None,
         speed=rate[3] or "" if rate else "",
         pkeys=pkeys,
@@ -133,21 +138,22 @@ def _after_number(host: Host, path: str) -> str | Unavailable:
     return found and found[1]
 
 
-def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
+def _gids(host: Host, where: str) -> tuple[tuple[Gid, ...] | Unavailable, int]:
+    """What is in the table, and how many entries it has."""
     listed = names(host, f"{where}/gids")
     if isinstance(listed, Unavailable):
-        return listed
+        return listed, 0
     found: list[Gid] = []
     empty = 0
     indexes = sorted(int(n) for n in listed if re.fullmatch(r"\d{1,4}", n, re.ASCII))
     if not indexes:
-        return Unavailable(Kind.EMPTY, f"{where}/gids")  # every port has a table
+        return Unavailable(Kind.EMPTY, f"{where}/gids"), 0  # every port has a table
     for index in indexes:
         gid = read(host, f"{where}/gids/{index}")
         if isinstance(gid, Unavailable):
             if gid.kind == Kind.FAILED:  # EAGAIN and EINVAL are an entry that is being changed or not valid
                 continue
-            return gid
+            return gid, 0
         if gid.strip() in _NO_GID or not gid.strip():
             empty += 1
             if empty >= _EMPTY_GIDS:
@@ -156,7 +162,7 @@ def _gids(host: Host, where: str) -> tuple[Gid, ...] | Unavailable:
         empty = 0
         kind, netdev = (read(host, f"{where}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
         found.append(Gid(index, gid.strip(), kind and kind.strip(), netdev and netdev.strip()))
-    return tuple(found)
+    return tuple(found), indexes[-1] + 1
 
 
 def by_verbs(port: RdmaPort, model: str, numbers: object) -> RdmaPort:

@@ -2,8 +2,9 @@
 
 An ARP request passes the routing of what arrives (net/ipv4/arp.c, arp_process, ip_route_input): with strict rp_filter only on
 the interface by which the way back to its sender leads, which of several in one subnet is the first (ip-route(8)), unless rules
-choose by the rail's own address, or routes by that of the peer (a range of the subnet for each rail).  Nobody answers for the
-others, and RoCE resolves its peers by ARP (drivers/infiniband/core/addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).  Two
+choose by the rail's own address, or routes by that of the peer (a range of the subnet for each rail), or one route has several
+next hops (fib_info_nh_uses_dev): the kernel is asked for each rail (`ip route get OWN from PEER iif RAIL`).  Nobody answers for
+the others, and RoCE resolves its peers by ARP (drivers/infiniband/core/addr.c): ibv_modify_qp ends with 110 (ETIMEDOUT).  Two
 namespaces with a cable for each rail show it (tests/live/test_netlink.py): with 1 the second rail's neighbour stays incomplete,
 with 2, or with such routes, it answers.
 """
@@ -29,9 +30,8 @@ def judge(flat: FlatRails, used: Collection[object]) -> Iterator[Finding]:
     rails = flat.rails or ()
     if isinstance(flat.network, Unavailable) or len(rails) < 2:
         return  # what of interfaces and ports could not be read, others say
-    shut = [rail for rail in rails if rail.strict is True and rail.by_source is False]
-    deaf = [rail.name for rail in shut if rail.own_way is False]
-    lost = missing(*(one for rail in rails for one in (rail.strict, rail.by_source)), *(rail.own_way for rail in shut))
+    deaf = [rail.name for rail in rails if rail.hears is False]
+    lost = missing(*(rail.hears for rail in rails))
     text = f"{count(len(rails), 'rail')} are in {flat.network}"
     if deaf:
         where = "any but the first" if len(deaf) == len(rails) - 1 else ", ".join(deaf)

@@ -82,6 +82,12 @@ def _by_settings(environ: Environ, libraries: Libraries) -> Carrier | None:
     return None
 
 
+def own_network(environ: Environ, libraries: Libraries) -> bool:
+    """Whether NCCL tries its own NET/IB for certain: not switched off, no plugin stands before it, no other is asked for."""
+    forced = environ.get("NCCL_NET")
+    return _by_settings(environ, libraries) is None and (not forced or forced.lower() == "ib")
+
+
 def _by_devices(rdma: Rdma, environ: Environ, net: Net) -> Carrier:
     devices, wanted = rdma.devices, environ.get("NCCL_IB_HCA")
     if isinstance(devices, Unavailable):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.facts.nccl_version import Version, text
-from netdoctor.model import Page, Section
+from netdoctor.model.section import Page, Section
 from netdoctor.report.page import el
 from netdoctor.textsafe import clean
 

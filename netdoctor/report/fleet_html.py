@@ -16,7 +16,8 @@ from netdoctor.fleet.nodes import Figure, Node, NodeState, ProblemKind
 from netdoctor.fleet.outliers import METRICS, Distribution
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
-from netdoctor.model import Markup, Page, count
+from netdoctor.model import count
+from netdoctor.model.section import Markup, Page
 from netdoctor.report import plots
 from netdoctor.report.page import asset, data_block, el, markup, table, tag, tr
 from netdoctor.report.values import MOST_NAMES

@@ -9,7 +9,8 @@ from typing import Any, Final
 from netdoctor.fleet.nodes import Node, NodeState
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
-from netdoctor.model import Case, Outcome, Page, Section, count
+from netdoctor.model import count
+from netdoctor.model.section import Case, Outcome, Page, Section
 from netdoctor.report import fleet_html, fleet_json
 from netdoctor.textsafe import listed
 

@@ -12,19 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from netdoctor.model import (
-    STATUS_ORDER,
-    CheckResult,
-    Command,
-    Finding,
-    Markup,
-    Page,
-    Quantity,
-    Report,
-    Status,
-    count,
-    size_text,
-)
+from netdoctor.model import STATUS_ORDER, CheckResult, Command, Finding, Quantity, Report, Status, count, size_text
+from netdoctor.model.section import Markup, Page
 from netdoctor.report import blocks, fold, plots
 from netdoctor.report.page import el, lines, markup, page, table, tag, tr
 from netdoctor.report.values import (

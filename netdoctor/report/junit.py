@@ -19,7 +19,8 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import NODE, Case, CheckResult, Finding, Outcome, Report, Status
+from netdoctor.model import NODE, CheckResult, Finding, Report, Status
+from netdoctor.model.section import Case, Outcome
 from netdoctor.report.values import WRONG, headline, rows
 from netdoctor.textsafe import clean
 

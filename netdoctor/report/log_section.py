@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import Json, Page, Section, count, plain
+from netdoctor.model import Json, count, plain
+from netdoctor.model.section import Page, Section
 from netdoctor.report.page import el, markup
 from netdoctor.report.values import tidy
 from netdoctor.textsafe import clean, listed

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from netdoctor.credentials import scrub
-from netdoctor.model import Markup
+from netdoctor.model.section import Markup
 from netdoctor.textsafe import clean
 
 # Content Security Policy Level 3: with default-src 'none' a page loads and runs nothing that is not named here; an injected

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
-from netdoctor.model import Markup, count, size_text
+from netdoctor.model import count, size_text
+from netdoctor.model.section import Markup
 from netdoctor.report.page import el
 
 WIDTH: Final = 7.6  # inches; 100 pixels each on the page

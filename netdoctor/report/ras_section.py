@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netdoctor.model import Page, Section, count, plain
+from netdoctor.model import count, plain
+from netdoctor.model.section import Page, Section
 from netdoctor.nccl.ras import Behind, Status
 from netdoctor.report.page import el, markup
 from netdoctor.textsafe import clean

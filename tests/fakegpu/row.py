@@ -140,9 +140,28 @@ def plugin(fault: str, subject: str, how: str = "", symbol: str = "", name: str 
     return Row(fault, PLUGIN, subject, "plugin_mismatch", torch=how.format(symbol=symbol, name=name), around=around)
 
 
+MADE: Final = NEEDS.format(symbol="ncclNetPlugin_v8", name="libnccl-net.so")
+IN_RUN: Final = f"( mkdir -p /run/asked/nvidia/nccl/lib; cd /run/asked\n{MADE} )"
+ASKED: Final = {"NCCL_NET": "AWS Libfabric"}
 PLUGIN_ROWS: Final = (
     plugin("a network plugin of an interface that NCCL dropped", "network", EXPORTS, "ncclNetPlugin_v3", "libnccl-net.so"),
     plugin("a network plugin whose library is gone", "network", NEEDS, "ncclNetPlugin_v8", "libnccl-net.so"),
+    plugin(
+        "a network that is asked for, whose plugin lacks a library",
+        "network",
+        NEEDS,
+        "ncclNetPlugin_v8",
+        "libnccl-net.so",
+        **ASKED,
+    ),
+    Row(
+        "a network that is asked for, whose plugin lacks a library, in a run",
+        PLUGIN,
+        "network",
+        "plugin_mismatch",
+        around=Around(env={"LD_LIBRARY_PATH": "LIBRARIES:/run/asked/nvidia/nccl/lib", **ASKED}, setup=IN_RUN),
+        runs=True,
+    ),
     plugin("a network plugin that is not there", "network", NCCL_NET_PLUGIN="ofi"),
     plugin("a tuner of an interface that NCCL dropped", "tuner", EXPORTS, "ncclTunerPlugin_v1", "libnccl-tuner.so"),
     plugin(

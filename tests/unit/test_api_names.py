@@ -21,7 +21,7 @@ usable used_nccl version_text without_p2p Path Reach
 neighbours partition slurm_cpus one_subnet FlatRails
 Tasks shm_connections SHM_REFUSED ShmProof Errors NetErrors SysctlFiles
 GIVE_PYTHON WITH_RUN LOOK_AT_LOG WHOLE_LOG
-devices in_use locked_memory path_mtu traffic_class Counted Diagnosed Outcome
+devices in_use locked_memory path_mtu traffic_class Counted Diagnosed Outcome footprint open_errors
 """
 
 

@@ -1,20 +1,26 @@
 """`netdoctor list` and `netdoctor explain`: every check and every cause can be explained."""
 
+import ast
 import importlib
 import inspect
+import json
 import re
+from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
 from netdoctor.api import Net, Vantage, check, ok
 from netdoctor.causes import CAUSES
+from netdoctor.causes.found import BY_LOG, FINDS, found_by
 from netdoctor.causes.results import RESULTS
 from netdoctor.cli import main
 from netdoctor.cli.explain import _fix, explain, listing
+from netdoctor.expectation import findings
 from netdoctor.facts.registry import RUNS, SOURCES
 from netdoctor.model import CheckResult, Finding, Fix, Status
 from netdoctor.plugins import Loaded, load
+from tests.lab import faults, fixtures
 
 
 def loaded() -> Loaded:
@@ -76,6 +82,42 @@ def test_runtimes_are_explained_with_their_flags() -> None:
 @pytest.mark.parametrize("name", CAUSES)
 def test_every_cause_can_be_explained(name: str) -> None:
     assert explain(Loaded(), name).startswith(f"{name}: {CAUSES[name].title}\n")
+
+
+def test_what_a_check_may_also_find_is_said_whole() -> None:
+    """Each cause that its file names, or that a replayed fault or machine shows; `tests.support.facts.judging` holds every
+    finding of every unit test against the same."""
+    specs = {spec.id: spec for spec in load(dropin_dir="/nonexistent", search=[]).specs}
+    named = {
+        (id, cause)
+        for id, spec in specs.items()
+        for cause in _causes_of(inspect.getsource(importlib.import_module(spec.judge.__module__)))
+    }
+    named |= {
+        (fault.expect["check"], one["cause"]) for fault in faults.every() for one in faults.golden()[fault.name] if one["cause"]
+    }
+    for report in sorted(fixtures.HOSTS.glob("*/report.json")):
+        named |= set(_judged(json.loads(report.read_text(encoding="utf-8"))))
+    assert len(named) > 60
+    told = {id: {spec.cause, *found_by(id, spec.cause)} for id, spec in specs.items()}
+    assert not [(id, cause) for id, cause in sorted(named) if id in told and cause not in told[id]]
+    assert set(FINDS) <= set(specs) and set(BY_LOG) <= set(specs)
+    assert set(FINDS["hardware.site"]) == {*findings.CAUSES.values(), "odd_one_out"}
+
+
+def _causes_of(source: str) -> set[str]:
+    return {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant) and str(node.value) in CAUSES}
+
+
+def _judged(report: object) -> Iterator[tuple[str, str]]:
+    if isinstance(report, dict):
+        for one in report.get("findings", ()) if isinstance(report.get("id"), str) else ():
+            if one.get("cause"):
+                yield report["id"], one["cause"]
+        report = list(report.values())
+    if isinstance(report, list):
+        for value in report:
+            yield from _judged(value)
 
 
 def test_what_a_check_is_about_is_said_once() -> None:

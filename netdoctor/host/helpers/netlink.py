@@ -1,14 +1,14 @@
 """Helper program: this network namespace as the kernel's netlink sockets tell it (rtnetlink(7), sock_diag(7)).
 
-Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered; ``rules`` = 4: with
-it only rules of IPv4's routing.  Answers::
+Parameters (all strings): ``routes`` = comma-separated IP addresses; with it only routes are answered; ``heard`` =
+comma-separated OWN/SENDER/INTERFACE, with it only whether a request would be answered.  Answers::
 
     {"links": [{"name", "index", "flags", "type", "mtu", "kind", "controller", "address", "modes", "pfc", …}]
      "addresses": [{"index", "label", "family", "ip", "prefix", "scope", "flags"}],              dump order: IPv4, then IPv6
      "default": {"4": ROUTE, "6": ROUTE},                      to an address that no network has (RFC 5737, RFC 3849)
      "listening": [[port, uid]] or {"unavailable": kind, "detail": text}}
     {"routes": {IP: {"main": ROUTE, "via": [INTERFACE, …]}}}
-    {"sources": ["10.1.0.7/32", …]}                      of rules that choose a table by the sender's address (ip-rule(8))
+    {"heard": {"10.1.0.7/10.1.0.6/eth1": BOOL or {"error": errno name}}}
 
 What lies on another interface of this namespace (a VLAN, a macvlan) also has its index, "lower"; a bond has "bond_mode"
 (0 balance-rr … 6 balance-alb), a port of one "bond_state" (0 active, 1 backup; linux/if_bonding.h).
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NETLINK_ROUTE, NETLINK_SOCK_DIAG = 0, 4
-RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETRULE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 34, 20
-FRA_SRC = 2  # linux/fib_rules.h
+RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, SOCK_DIAG_BY_FAMILY = 18, 22, 26, 20
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 # linux/dcbnl.h
 RTM_GETDCB, DCB_CMD_IEEE_GET, DCB_ATTR_IFNAME, DCB_ATTR_IEEE, DCB_ATTR_IEEE_PFC = 78, 21, 1, 13, 2
@@ -54,12 +53,12 @@ IFLA_INFO_KIND, IFLA_INFO_DATA, IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA = 1, 
 IFLA_BOND_MODE, IFLA_BOND_SLAVE_STATE = 1, 1
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_FLAGS = 1, 2, 3, 8
 RTM_F_FIB_MATCH = 0x2000
-RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_VIA = 1, 4, 5, 7, 18
+RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_VIA = 1, 2, 3, 4, 5, 7, 18
 IFF_UP = 0x1
 SCOPES = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}
 ADDRESS_FLAGS = ((0x08, "dadfailed"), (0x20, "deprecated"), (0x40, "tentative"))
 TEMPORARY = 0x01  # of an IPv6 address; the same bit says "secondary" of an IPv4 one
-UNICAST = 1
+UNICAST, LOCAL = 1, 2
 ROUTE_KINDS = {1: "unicast", 2: "local", 3: "broadcast", 5: "multicast", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
 TCP_LISTEN = 10
 ELSEWHERE = {"4": "198.51.100.1", "6": "2001:db8::1"}  # documentation networks: only a default route leads there
@@ -270,14 +269,12 @@ def addresses(route: Netlink) -> list[dict[str, Any]]:
     return out
 
 
-def look_up(route: Netlink, destination: str, oif: int | None = None, flags: int = 0) -> tuple[bytes, dict[int, bytes]]:
+def look_up(route: Netlink, destination: str, more: bytes = b"", flags: int = 0) -> tuple[bytes, dict[int, bytes]]:
     """The rtmsg and the attributes of the answer to RTM_GETROUTE; OSError where there is no route."""
     where = ip_address(destination.partition("%")[0])
     family, bits = (socket.AF_INET, 32) if where.version == 4 else (socket.AF_INET6, 128)
     payload = struct.pack("=BBBBBBBBI", family, bits, 0, 0, 0, 0, 0, 0, flags) + attribute(RTA_DST, where.packed)
-    if oif is not None:
-        payload += attribute(RTA_OIF, struct.pack("=I", oif))
-    for body in route.ask(RTM_GETROUTE, payload, dump=False):
+    for body in route.ask(RTM_GETROUTE, payload + more, dump=False):
         return body, attributes(body[12:])
     raise OSError(errno.ENOENT, "no answer")
 
@@ -299,7 +296,7 @@ def one_route(route: Netlink, destination: str, names: dict[int, str]) -> dict[s
 def own_route(route: Netlink, destination: str, oif: int) -> bool:
     """Whether the routing table has an entry through `oif` that is longer than the default route."""
     try:
-        body, have = look_up(route, destination, oif, RTM_F_FIB_MATCH)
+        body, have = look_up(route, destination, attribute(RTA_OIF, struct.pack("=I", oif)), RTM_F_FIB_MATCH)
     except OSError:
         return False
     return body[1] > 0 and body[7] == UNICAST and number(have.get(RTA_OIF)) in (oif, None)  # None: one of several next hops
@@ -322,11 +319,15 @@ def routes(route: Netlink, wanted: list[str]) -> dict[str, Any]:
     return out
 
 
-def sources(route: Netlink) -> list[str]:
-    """A rule's header is laid out as a route's: family, length of the destination, of the source."""
-    every = route.ask(RTM_GETRULE, struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0), dump=True)
-    rules = [(body[2], attributes(body[12:]).get(FRA_SRC)) for body in every]
-    return [f"{ip(source)}/{length}" for length, source in rules if length and source]
+def heard(route: Netlink, asked: str, names: dict[str, int]) -> bool | dict[str, str]:
+    """The way of ARP that comes in (net/ipv4/route.c, ip_route_input_rcu): by rp_filter, rules, all next hops of a route."""
+    own, sender, name = asked.split("/")
+    more = attribute(RTA_SRC, ip_address(sender).packed) + attribute(RTA_IIF, struct.pack("=I", names.get(name, 0)))
+    try:
+        return look_up(route, own, more=more)[0][7] == LOCAL
+    except OSError as error:
+        refused = error.errno in (errno.EINVAL, errno.EXDEV) and name in names  # by the kernel's version
+        return False if refused else {"error": errno.errorcode.get(error.errno or 0, str(error.errno))}
 
 
 def listening() -> list[list[int]]:
@@ -364,7 +365,6 @@ def listening_proc() -> list[list[int]]:
 
 
 def answer(parameters: dict[str, str]) -> object:
-    """See the module's text."""
     try:
         return look(parameters)
     except OSError as error:  # no such socket family, or a filter (seccomp) refuses it
@@ -374,8 +374,9 @@ def answer(parameters: dict[str, str]) -> object:
 def look(parameters: dict[str, str]) -> object:
     route = Netlink(NETLINK_ROUTE)
     try:
-        if "rules" in parameters:
-            return {"sources": sources(route)}
+        if "heard" in parameters:
+            known = {one["name"]: one["index"] for one in links(route)}
+            return {"heard": {one: heard(route, one, known) for one in parameters["heard"].split(",")}}
         if "routes" in parameters:
             return {"routes": routes(route, [one for one in parameters["routes"].split(",") if one])}
         out: dict[str, Any] = {"links": links(route), "addresses": addresses(route)}

@@ -6,6 +6,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
+from netdoctor.api import CheckSpec
+from netdoctor.causes.found import found_by
 from netdoctor.facts.base import Fact
 from netdoctor.model import Finding, Status, Unavailable
 
@@ -14,7 +16,13 @@ Facts = Mapping[type, object]
 
 def judge(check: Callable[..., Iterable[Finding]], facts: Facts) -> list[Finding]:
     """The findings of `check` on `facts`; of a fact that is not there nothing was read."""
-    return list(check(**arguments(check, facts)))
+    found = list(check(**arguments(check, facts)))
+    spec = getattr(check, "__netdoctor_check__", None)
+    if isinstance(spec, CheckSpec):
+        told = {spec.cause, *found_by(spec.id, spec.cause)}
+        other = [one for one in found if one.cause is not None and one.cause not in told]
+        assert not other, f"`netdoctor explain {spec.id}` does not say that it may find {other[0].cause}"
+    return found
 
 
 def arguments(check: Callable[..., Iterable[Finding]], facts: Facts) -> dict[str, object]:

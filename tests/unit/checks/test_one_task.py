@@ -36,9 +36,9 @@ def status(check: object, subject: str | None, launcher: Launcher, changes: dict
     return next(one for one in f.judge(check, {**base, **changes}) if subject in (None, one.subject))
 
 
-@pytest.mark.parametrize("subject", ["pids", "cpu", "rdma"])
-def test_limits_for_one_rank_only_are_not_enough(subject: str) -> None:
-    changes: dict[type, object] = {Cgroups: groups(4)}
+@pytest.mark.parametrize(("subject", "most"), [("pids", 11), ("cpu", 4), ("rdma", 4)])
+def test_limits_for_one_rank_only_are_not_enough(subject: str, most: float) -> None:
+    changes: dict[type, object] = {Cgroups: groups(most)}
     assert status(limits, subject, EIGHT, changes).status is FAIL
     found = status(limits, subject, ONE, changes)
     assert found.status is UNKNOWN and "8 ranks" in found.message

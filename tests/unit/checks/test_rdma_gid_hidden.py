@@ -49,3 +49,28 @@ def test_what_nccl_is_told_not_to_open(facts: dict[type, Any], plugins: Any, sta
     off = {Environ: f.environ({"NCCL_IB_DISABLE": "1"}), Libraries: f.libraries(plugins=plugins), PathRun: f.path_run()}
     found = {one.status for one in f.judge(dev_infiniband, f.machine({**facts, **off}))}
     assert statuses <= found and (Status.FAIL in found) == (Status.FAIL in statuses)
+
+
+@pytest.mark.parametrize(
+    ("slots", "index", "status", "said"),
+    [
+        (16, "200", Status.FAIL, "NCCL takes the GID of index 200 (NCCL_IB_GID_INDEX), and the port's table ends at 15"),
+        (256, "15", Status.FAIL, "NCCL takes the GID of index 15 (NCCL_IB_GID_INDEX), and that entry is empty"),
+        (0, "200", Status.UNKNOWN, "which GID NCCL takes is not known: GID 200 of port 1 was not read"),
+        (256, "200", Status.UNKNOWN, "which GID NCCL takes is not known: GID 200 of port 1 was not read"),
+    ],
+)
+def test_an_index_beyond_the_table(slots: int, index: str, status: Status, said: str) -> None:
+    devices = tuple(
+        f.hca(
+            i, ports=(f.port(link_layer="Ethernet", gids=(f.gid(index=3, kind="RoCE v2", netdev=f"eth{i}"),), gid_slots=slots),)
+        )
+        for i in range(8)
+    )
+    facts: dict[type, Any] = {
+        Rdma: f.rdma(devices=devices),
+        Environ: f.environ({"NCCL_IB_GID_INDEX": index}),
+        PathRun: f.path_run(),
+    }
+    found = [one for one in f.judge(gid, f.machine(facts)) if one.subject == devices[0].name]
+    assert [(one.status, one.message) for one in found] == [(status, said)]
