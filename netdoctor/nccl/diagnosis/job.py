@@ -11,22 +11,9 @@ from netdoctor.nccl.diagnosis import spoken
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.network import fallback, sockets_between_nodes
-from netdoctor.nccl.diagnosis.outcome import (
-    After,
-    Ending,
-    Outcome,
-    after,
-    before,
-    closed,
-    context_lost,
-    good_ends,
-    on_the_way_out,
-    order,
-    overcome,
-    printed,
-    summary,
-)
+from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed, good_ends, summary
 from netdoctor.nccl.diagnosis.rdma import unopened
+from netdoctor.nccl.diagnosis.went_on import After, after, before, context_lost, on_the_way_out, order, overcome, printed
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 from netdoctor.textsafe import listed
