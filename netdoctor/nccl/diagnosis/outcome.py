@@ -9,6 +9,7 @@ from typing import Final
 from netdoctor.model import Word
 from netdoctor.nccl.diagnosis.kinds import BY_ITSELF, ORIGINS, SIGNS, Role, kind
 from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, order, worked_on
+from netdoctor.nccl.log import closing
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -62,11 +63,29 @@ def outcome(log: LogFacts) -> Outcome:
 def _of_a_part(log: LogFacts, e: Event) -> bool:
     """A bar that is full may be an epoch's, and a communicator that was taken apart one of several."""
     if "one" in e.data:  # of as many as its launcher started, or as there are in this log
-        started = max([int(s.data["n"]) for s in log.of("spawned")], default=len(log.ranks))
-        return sum("one" in one.data for one in log.of("finished")) < started
+        started = _started(log)
+        return not started or sum("one" in one.data for one in log.of("finished")) < started
     if "destroyed" not in e.data:
-        return "bar" in e.data
+        return "bar" in e.data or _of_one_rank(log, e)
     return sum(one.count for one in log.of("finished") if "destroyed" in one.data) < log.comms_complete
+
+
+def _started(log: LogFacts) -> int:
+    """How many processes there are, by their launcher or by NCCL; 0 where neither says so."""
+    return max([int(s.data["n"]) for s in log.of("spawned")], default=log.nranks or len(log.ranks))
+
+
+def _of_one_rank(log: LogFacts, e: Event) -> bool:
+    """Whether an end is that of a rank beyond the first, in a log of others too: the first speaks for all, as programs print
+    what is of the job on rank 0 alone.  What c10 says on the way out each rank says of itself, when all is done."""
+    if Wording.OF_C10.within(e.text):
+        return False
+    own = closing.whose(e.text.encode())
+    said = {*e.ranks, *(() if e.rank is None else (e.rank,)), *log.left, *(() if own is None else (own,))}
+    if not said or 0 in said or (own is None and e.rank is None):
+        return False
+    alone = {rank for _, rank in log.work} <= said and not log.nranks  # a file of this rank's own
+    return not alone and not len(said) >= _started(log) > 0
 
 
 def good_ends(log: LogFacts) -> list[Event]:

@@ -37,7 +37,7 @@ def after(log: LogFacts, e: Event) -> After:
     """Whether the job went on after it, by its own words: the rank's further work, a new communicator, a good end."""
     retry = kind(e.kind).retry
     if retry is Retry.STEP:
-        return After.WENT_ON if worked_on(log, e) else After.STOPPED  # a progress bar's last line is no step
+        return After.WENT_ON if _a_number_again(log, e) else After.STOPPED
     # torchrun's agent, or pytest, speaks for what it had started: not for an agent that gave up, nor for what nobody caught.
     spoken = e.kind not in _ITS_OWN and not log.of("elastic")
     if spoken and any("whole" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished")):
@@ -169,7 +169,11 @@ def printed(log: LogFacts, e: Event) -> bool:
     # What the program spoke on after time and again, it most likely outlived the last time too.
     least = 1 if e.outlived >= _OFTEN else _SPEAKS
     spoke_on = min([log.ordinary.get(e.file, 0), *(o.spoken for o in behind)]) - e.spoken >= least
-    return spoke_on and not any(o.kind in _ENDS or ("printed" not in o.data and echoing(o)) for o in later)
+    spoke_on = spoke_on or (not behind and worked_on(log, e))  # its steps tell how many of them failed
+    ended = (o for o in later if o.kind in _ENDS)
+    return spoke_on and not (
+        any(after(log, o) is After.STOPPED for o in ended) or any("printed" not in o.data and echoing(o) for o in later)
+    )
 
 
 def on_the_way_out(log: LogFacts, e: Event) -> bool:
@@ -217,6 +221,15 @@ def _of_all(log: LogFacts, finished: Event, e: Event) -> bool:
 
 def overcome(log: LogFacts, e: Event) -> bool:
     return after(log, e) is After.WENT_ON
+
+
+def _a_number_again(log: LogFacts, e: Event) -> bool:
+    """Of a loss that was none: whether it was one again in the steps that followed, not whether steps followed.  A step that
+    the program skipped for it did no harm where others followed."""
+    if "skipped" in e.data:
+        return worked_on(log, e)
+    lines = log.figures.get(e.file, ())
+    return len(lines) == STEPS and lines[0] > e.last
 
 
 def worked_on(log: LogFacts, e: Event) -> bool:

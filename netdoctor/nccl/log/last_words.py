@@ -14,7 +14,12 @@ _ILL: Final = re.compile(
     rb"\b(?:errors?|(?-i:[A-Z])\w{1,60}Error|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
     rb"|corrupt\w*|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
     rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9]"
-    rb"|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )",  # make's own, in whatever language
+    rb"|(?-i:CRITICAL|ERR!)|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )"  # make's own, in whatever language
+    # by a level: of glog and absl, and of logfmt
+    rb"|(?:^|[\s|>:\]])(?-i:[EF])\d{4} \d\d:\d\d:\d\d|\b(?:level|lvl|severity)=\W?(?:err|fatal|crit|panic)"
+    # the kernel's words (strerror) of what was to be copied, as where a job's script takes its results away
+    rb"|(?:^|[\s/])(?:cp|mv|scp|rsync|tar|tee|mkdir): .{1,300}: (?-i:[A-Z][a-z]{1,20})(?: [\w-]{1,20}){1,5}\s*$"
+    rb"|" + closing.BAD_END,
     re.IGNORECASE,
 )
 # A figure of that name, or that there is none ("test error: 0.12", "no errors", "0 failed"), and what Python and ld.so ignored.
@@ -22,7 +27,7 @@ _NONE: Final = re.compile(
     rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
     rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
-    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|\bfail\w*\b[\w ]{0,30}[:=] *0\b(?!\.)"
+    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|Error in atexit\.|\bfail\w*\b(?: ?[^\W\d]{1,20}){0,4} *[:=] *0\b(?!\.)"
     rb"|\bto (?:avoid|prevent|disable)\b|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
 )
@@ -42,6 +47,13 @@ _STILL: Final = re.compile(
 # A program's own count of its steps, of epochs where it counts these too: "step:1335/1335", "Epoch [5/5], Step [600/600]".
 _STEPS: Final = re.compile(
     rb"\b(?:steps?|iter(?:ation)?s?)\b\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b", re.IGNORECASE
+)
+# A bar of tqdm's, of all steps or of all epochs; what is loaded, downloaded or evaluated in between is no work of the whole.
+_BAR: Final = re.compile(
+    rb"(?:\(\w+ pid=[^)]*\) ?|\[rank\d+\]: ?)?"
+    rb"(?:(?:(?:Train\w*|Step|Iter\w*|Generat\w*|Infer\w*)\b(?:(?!epoch)[^|]){0,40}|Epochs?|Epoch \d+/\d+\b[^|]{0,40}):?)? *"
+    rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[",
+    re.IGNORECASE,
 )
 _EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
 # What a program begins behind its last step, and may not come to the end of.
@@ -65,6 +77,7 @@ class LastWords:
     def __init__(self) -> None:
         self.latest = b""  # the last line of all, whatever it says
         self.before = b""  # the one before it
+        self._latest_at = 0
         self._of_a_warning = False  # the stack that is being read
         self._work = b""  # the last that shows work
         self._work_at = 0
@@ -77,17 +90,21 @@ class LastWords:
 
     def saw(self, line: bytes, number: int) -> None:
         """Any line, before anything else is made of it."""
-        self.before, self.latest = self.latest, line
+        self.before, self.latest, self._latest_at = self.latest, line, number
         self._tail.append((number, line))
         self._took += closing.took(line)
         if b"arly" in line and closing.early(line):
             self._rest = 0
 
+    def above(self, number: int) -> bytes:
+        """The line right before this one, where it was read and is no record of NCCL's."""
+        return self.latest if self._latest_at == number - 1 else b""
+
     def work(self, line: bytes, number: int) -> None:
         self._work, self._work_at = line, number
         if (rest := closing.left(line)) is not None:
             self._rest = rest
-            self._count = line if _STEPS.search(line) else self._count
+            self._count = line if _STEPS.search(line) or _BAR.match(line) else self._count
         self._lines.clear()
 
     @property
@@ -129,7 +146,10 @@ class LastWords:
     @property
     def counted(self) -> str:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
-        steps, epochs = _STEPS.search(self._count), list(_EPOCH.finditer(self._count))
+        bar, epochs = _BAR.match(self._count), list(_EPOCH.finditer(self._count))
+        steps = bar or _STEPS.search(self._count)
+        if bar is not None:  # of epochs, or of the steps of one that it names
+            epochs = [one for one in epochs if one["at"] is not None]
         if steps is None or self._rest or self.latest in {self._count, self._work} or _BEGUN.search(self.latest):
             return ""
         if closing.doubtful(self.latest):
@@ -145,6 +165,6 @@ class LastWords:
             lines = lines or self._hints
         self._lines, self._hints, self._of_a_warning = {}, {}, False
         self._work = self._count = self.latest = self.before = b""
-        self._work_at = self._rest = self._took = 0
+        self._work_at = self._rest = self._took = self._latest_at = 0
         self._tail.clear()
         return lines
