@@ -50,6 +50,16 @@ def of(text: str) -> Finding:
         "fatal error: An error occurred (AccessDenied) when calling the PutObject operation",
         "upload failed: ./ckpt.pt to s3://b/ckpt.pt An error occurred (AccessDenied)",
         "Failed to save the final model",
+        # nobody says that these are errors
+        "Uploading checkpoint: attempt 5/5 timed out",
+        "WARNING: checkpoint size 12 bytes, expected 13 GB",
+        "saved 0 checkpoints, 3 expected",
+        "verification: 3 tensors differ between ranks",
+        "Evaluation skipped: dataset not found",
+        "terminate called after throwing an instance of 'c10::Error'",
+        "Evaluating:  10%|#         | 1/10 [00:05<00:45,  5.1s/it]",
+        '{"level": "info", "msg": "results are taken home", "status": "failed"}',
+        '{"event": "run_end", "exit_code": 3}',
     ],
 )
 def test_an_error_behind_a_good_end_is_no_pass(end: str, said: str) -> None:
@@ -105,6 +115,12 @@ def test_a_supervisors_word_of_a_bad_end_is_no_pass(end: str, said: str) -> None
         "4711.batch batch COMPLETED 0:0",
         "All processes exited with status 0",
         "Error in atexit._run_exitfuncs:",
+        "rm: cannot remove '/tmp/x': No such file or directory",
+        "killed requests: 0",
+        "Connection to coordinator closed cleanly",
+        "exited: metrics (exit status 0; expected)",
+        '{"msg": "results are taken home", "status": "ok", "exit_code": 0}',
+        "Upload 3 LFS files: 100%|##########| 3/3 [00:05<00:00,  2.56it/s]",
         "[rank0]:[W101 ProcessGroupNCCL.cpp:1250] Warning: process group has NOT been destroyed before we destruct it.",
     ],
 )
@@ -121,6 +137,10 @@ LOST = "".join(f"step {n} loss nan\n" for n in range(41, 50))
     [
         LOST,
         "{'loss': 0.0, 'grad_norm': nan, 'epoch': 1}\n" * 4,
+        "step 50 ppl nan lr 0.1\n",
+        "step 50 loss tensor(nan, device='cuda:0')\n",
+        "Loss is nan, stopping\n",
+        "Non-finite loss encountered\n",
         "iteration 9/ 99 | lm loss: NaN | grad norm: 3.1 | number of skipped iterations:   0 |\n",
     ],
 )
@@ -146,6 +166,7 @@ def test_the_end_of_a_rank_beyond_the_first_is_not_the_jobs(said: str) -> None:
 
 
 def test_as_many_ends_as_ranks_are_the_jobs() -> None:
+    assert of("".join(f"[rank{rank}]: Training finished\n" for rank in (1, 2, 3))).status is Status.UNKNOWN, "rank 0 has not"
     spawned = "[2026-01-01 09:00:00,000] [INFO] [launch.py:164:main] nnodes=1, num_local_procs=2, node_rank=0\n"
     ends = ["rank 1: training finished\n", "rank 2: training finished\n"]
     assert of(spawned + STEPS + ends[0]).status is Status.UNKNOWN

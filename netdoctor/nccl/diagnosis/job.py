@@ -127,6 +127,8 @@ def _lessened(e: Event) -> tuple[str, str]:
     less = "the CPU, for want of a GPU" if "cpu" in e.data else "fewer than it was to have"
     if "sum" in e.data:
         less = "a file whose checksum is not what it was to be"
+    if "scratch" in e.data:
+        less = "a new start: what it was to go on from could not be read"
     if "gloo" in e.data:
         less = "Gloo, which moves data by the CPU, for want of NCCL"
     return f"by its own words it went on with {less}", _LESS

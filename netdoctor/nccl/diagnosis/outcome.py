@@ -81,10 +81,10 @@ def _of_one_rank(log: LogFacts, e: Event) -> bool:
     if Wording.OF_C10.within(e.text):
         return False
     own = closing.whose(e.text.encode())
-    said = {*e.ranks, *(() if e.rank is None else (e.rank,)), *log.left, *(() if own is None else (own,))}
-    if not said or 0 in said or (own is None and e.rank is None):
+    said = {*e.ranks, *(() if e.rank is None else (e.rank,)), *log.left, *own}
+    if not said or 0 in said or not (own or e.rank is not None):
         return False
-    alone = {rank for _, rank in log.work} <= said and not log.nranks  # a file of this rank's own
+    alone = len(said) == 1 and {rank for _, rank in log.work} <= said and not log.nranks  # a file of this rank's own
     return not alone and not len(said) >= _started(log) > 0
 
 

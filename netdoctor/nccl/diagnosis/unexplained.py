@@ -54,6 +54,7 @@ def _of_leaving(end: Outcome, e: Event) -> bool:
     """Whether a line says that something failed, and is of the way out: what ranks print of each other, not what a program, a
     script or a scheduler calls an error behind the end."""
     own = e.kind == "trouble" and not Wording.OF_A_RANK.within(e.data.get("what", "") or e.text)
+    own = own or Wording.TERMINATES.within(e.text)
     return kind(e.kind).leaving and not (own and any(_behind(f, e) for f in end.events))
 
 

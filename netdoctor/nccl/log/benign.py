@@ -74,7 +74,8 @@ _PROGRESS: Final = re.compile(
 
 
 _FIGURE: Final = re.compile(
-    rb"^(?!.*(?:\b|_)(?:nan|inf(?:inity)?)\b).*(?:\b|_)loss(?:es)?\w{0,12}\b['\"]?\W{1,12}\d", re.IGNORECASE
+    rb"^(?!.*(?:\b|_)(?:nan|inf(?:inity)?)\b).*(?:\b|_)(?:loss(?:es)?|ppl|perplexity|nll|reward)\w{0,12}\b['\"]?\W{1,12}(?:tensor\()?\d",
+    re.IGNORECASE,
 )
 # A program's text that stands in a log, as where it prints itself or a shell runs with -x: what it would say, it has not said.
 _TEXT: Final = re.compile(

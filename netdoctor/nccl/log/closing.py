@@ -93,7 +93,8 @@ BAD_END: Final = (
     rb"\bsig(?:kill|segv|abrt|bus|ill|fpe|quit|xcpu|xfsz|sys)\b|\b(?:status|code)=(?!(?:0|2|15)/)(?:\d{1,3}/[a-z]|dumped|killed)"
     rb"|\bout_of_me\w*|\boom[_ -]?kill\w*|\b(?:node|boot)_fail\w*|\babnormal\w*|\brequeue[sd]?\b|\bsuspended\b"
     rb"|\b(?:went|goes|is|are|was) (?:offline|dead|gone|down)\b|(?-i:\bDOWN\b)|\b(?:need|had) to kill\b|\bkilling\b"
-    rb"|\bconnection\b.{0,80}\b(?:closed|dropped|reset)\b|\bended\b.{0,20}\bsignal \d"
+    rb"|\bconnection\b.{0,80}\b(?:closed|dropped|reset)\b(?! (?:cleanly|gracefully|normally))"
+    rb"|\bended\b.{0,20}\bsignal \d"
     rb"|\b(?:rc|exit_?(?:code|status)|return_?code)\W{1,3}[1-9]"
     rb"|(?-i:\b(?:TIMEOUT|CANCELLED|PREEMPTED|DEADLINE|FAILED)\+? +\d{1,3}:\d{1,3}\b)"
 )
@@ -144,10 +145,10 @@ _COUNT: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of
 _EARLY: Final = re.compile(rb"\bearly[ _-]?stop|\bstop\w*[ _-]early\b", re.IGNORECASE)
 
 
-def whose(line: bytes) -> int | None:
-    """Of one process among several that a line names: "rank 3: training finished"."""
+def whose(line: bytes) -> set[int]:
+    """The number of the one process among several that a line names: "rank 3: training finished"."""
     found = _WHOSE.search(line[:_LONGEST])
-    return None if found is None else int(found["who"])
+    return set() if found is None else {int(found["who"])}
 
 
 def left(line: bytes) -> int | None:

@@ -27,7 +27,10 @@ _NONE: Final = re.compile(
     rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
     rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
-    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|Error in atexit\.|\bfail\w*\b(?: ?[^\W\d]{1,20}){0,4} *[:=] *0\b(?!\.)"
+    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|Error in atexit\."
+    rb"|\b(?:fail|kill|abort|crash|drop|reject|skip)\w*\b(?: ?[^\W\d]{1,20}){0,4} *[:=] *0\b(?!\.)"
+    # what cleans up where nothing is left
+    rb"|(?:^|[\s/])(?:rm|rmdir|unlink|kill|pkill|umount): "
     rb"|\bto (?:avoid|prevent|disable)\b|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
 )
@@ -35,7 +38,7 @@ _NONE: Final = re.compile(
 _HINTS: Final = re.compile(
     rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
     rb"|unexpected\w*|unable to|cannot|could(?: not|n.t)|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient"
-    rb"|unavailable|exceeded)\b",
+    rb"|unavailable|exceeded|differs?|expect(?:ed|s):? \W?\d+|\d+,? expected)\b",
     re.IGNORECASE,
 )
 # Of a program that stands still and says so calmly, as vLLM does: "This typically happens when some processes are hanging".
@@ -55,6 +58,7 @@ _BAR: Final = re.compile(
     rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[",
     re.IGNORECASE,
 )
+_ANY_BAR: Final = re.compile(rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[")
 _EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
 # What a program begins behind its last step, and may not come to the end of.
 _BEGUN: Final = re.compile(
@@ -87,6 +91,8 @@ class LastWords:
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
+        self._hinted = deque[tuple[int, bytes]](maxlen=_MOST)  # the last of them, also behind work
+        self._ended = 0  # the line of the last good end
 
     def saw(self, line: bytes, number: int) -> None:
         """Any line, before anything else is made of it."""
@@ -106,6 +112,11 @@ class LastWords:
             self._rest = rest
             self._count = line if _STEPS.search(line) or _BAR.match(line) else self._count
         self._lines.clear()
+        self._hinted.clear()
+
+    def ended(self, number: int) -> None:
+        """A line that says that the program, or a part of it, came to a good end."""
+        self._ended = number
 
     @property
     def end(self) -> tuple[int, bytes] | None:
@@ -127,6 +138,8 @@ class LastWords:
         if not (ill or still or _HINTS.search(line)):
             return False
         said = level(line)
+        if said is Level.UNKNOWN and not _NONE.search(line):
+            self._hinted.append((number, line))
         if len(self._lines) < _MOST and ((ill and said is Level.UNKNOWN) or (still and self._work)):
             self._lines[number] = line
         elif not (self._work or self._lines) and len(self._hints) < _MOST and said is Level.UNKNOWN:
@@ -158,13 +171,23 @@ class LastWords:
             return ""
         return f"{int(steps['at'])} of {int(steps['all'])}"
 
+    def _unfilled(self) -> bool:
+        """Whether the very last line is a bar that is not full, of what the program began behind its good end."""
+        counted = _ANY_BAR.search(self.latest) if self._latest_at > self._ended else None
+        return counted is not None and int(counted["at"]) < int(counted["all"])
+
     def close(self, silent: bool) -> dict[int, bytes]:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
         lines = self._lines if self._work or silent else {}
         if silent and not self._work:
             lines = lines or self._hints
+        if self._ended and self._unfilled():
+            lines = lines | {self._latest_at: self.latest}
+        if self._ended:  # nobody doubts a good end for nothing
+            lines = lines | {number: line for number, line in self._hinted if number > self._ended}
+        self._hinted.clear()
         self._lines, self._hints, self._of_a_warning = {}, {}, False
         self._work = self._count = self.latest = self.before = b""
-        self._work_at = self._rest = self._took = self._latest_at = 0
+        self._work_at = self._rest = self._took = self._latest_at = self._ended = 0
         self._tail.clear()
         return lines

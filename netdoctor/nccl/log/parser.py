@@ -165,6 +165,7 @@ class Parser:
         self.accumulator.silence = max(self.accumulator.silence, self._last_words.silence)
         if (end := self._last_words.end) is not None:
             self._events.closed(end[1], self._anyone(end[1]), end[0])
+            self._last_words.ended(end[0])
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             self._events.last_word(line, self._anyone(line), number)
 
@@ -339,8 +340,9 @@ class Parser:
         if shape.ends and closing.doubtful(line):
             self._last_words.doubted(line, number)
             return
-        if shape.ends and (who := closing.whose(line)) is not None:
-            accumulator.left.add(who)
+        if shape.ends:
+            self._last_words.ended(number)
+            accumulator.left |= closing.whose(line)
         if not shape.patterns and not bare:
             if not (self._last_words.feed(line, number) or self._events.following or line[:1].isspace()):
                 accumulator.spoke()

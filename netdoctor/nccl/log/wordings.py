@@ -48,6 +48,7 @@ class Wording(Enum):
     OF_A_RANK = (
         r"\.(?:cpp|hpp|cc):\d+|CCL_ERROR|Abort COMPLETE|INTERNAL ASSERT|BrokenPipe|Connection\w*Error|Dist\w*Error|EOFError"
     )
+    TERMINATES = "terminate called"  # libstdc++'s std::terminate, which aborts
     OF_C10 = r"\.cpp:\d+\] "
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
     # strerror(3), as Python quotes it behind the number (Objects/exceptions.c, OSError)
