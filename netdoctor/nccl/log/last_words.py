@@ -8,15 +8,26 @@ from typing import Final
 
 from netdoctor.nccl.log import closing, prefix
 from netdoctor.nccl.log.levels import Level, level
+from netdoctor.nccl.log.pattern import any_of
 from netdoctor.nccl.log.times import minutes
 
 _ILL: Final = re.compile(
     rb"\b(?:errors?|(?-i:[A-Z])\w{1,60}Error|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
     rb"|corrupt\w*|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
     rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9]"
-    rb"|(?-i:CRITICAL|ERR!)|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )"  # make's own, in whatever language
-    # by a level: of glog and absl, and of logfmt
-    rb"|(?:^|[\s|>:\]])(?-i:[EF])\d{4} \d\d:\d\d:\d\d|\b(?:level|lvl|severity)=\W?(?:err|fatal|crit|panic)"
+    rb"|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )",  # make's own, in whatever language
+    re.IGNORECASE,
+)
+_GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d")  # an error by its level: of glog and absl
+# The same in words that few lines have: it is searched for where one of these is.
+_MARKS: Final = any_of(
+    b"critical|err!|level=|lvl=|severity=|cp: |mv: |rsync: |tar: |tee: |mkdir: |sig|status=|code|out_of_me|oom|_fail|abnormal"
+    b"|requeue|suspended|offline|dead|gone|down|kill|connection|ended|rc|exit|return|timeout|cancelled|preempted|deadline|failed".split(
+        b"|"
+    )
+)
+_RARELY: Final = re.compile(
+    rb"(?-i:CRITICAL|ERR!)|\b(?:level|lvl|severity)=\W?(?:err|fatal|crit|panic)"  # the second is logfmt's
     # the kernel's words (strerror) of what was to be copied, as where a job's script takes its results away
     rb"|(?:^|[\s/])(?:cp|mv|scp|rsync|tar|tee|mkdir): .{1,300}: (?-i:[A-Z][a-z]{1,20})(?: [\w-]{1,20}){1,5}\s*$"
     rb"|" + closing.BAD_END,
@@ -73,6 +84,12 @@ _STACK: Final = re.compile(
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
+
+
+def _is_ill(line: bytes) -> bool:
+    if _ILL.search(line) is not None or _GLOG.search(line) is not None:
+        return True
+    return _MARKS.search(line.lower()) is not None and _RARELY.search(line) is not None
 
 
 class LastWords:
@@ -134,7 +151,7 @@ class LastWords:
         if _PROSE.match(line) is not None:
             return False
         still = _STILL.search(line) is not None and not _NONE.search(line)
-        ill = _ILL.search(line) is not None and not _NONE.search(line)
+        ill = _is_ill(line) and not _NONE.search(line)
         if not (ill or still or _HINTS.search(line)):
             return False
         said = level(line)
