@@ -31,6 +31,8 @@ _NOT_FACTS: Final = frozenset(
         "bytes_read",
         "work",
         "up_at",
+        "figures",
+        "left",
         "ordinary",
         "runs",
         "earlier",

@@ -17,6 +17,7 @@ BAR = "100%|##########| 100/100 [01:00<00:00,  1.66it/s]\n"
 UP = "INFO:     Application startup complete.\nINFO:     Uvicorn running on http://0.0.0.0:8000 (Press CTRL+C to quit)\n"
 HELLO = "".join(f"Hello world from processor n{n // 2}, rank {n} out of 4 processors\n" for n in range(4))
 EXITS = "[2024-01-01 10:00:05,000] [INFO] [launch.py:351:main] Process 1234 exits successfully.\n"
+SPAWNED = "[2024-01-01 09:00:00,000] [INFO] [launch.py:164:main] nnodes=1, num_local_procs=1, node_rank=0\n"
 RAISED = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\nKeyError: 1\n'
 
 
@@ -24,7 +25,7 @@ def status(text: str) -> Status:
     return diagnose(parse_text(text))[0].status
 
 
-@pytest.mark.parametrize("text", [LEFT, BAR, UP, HELLO, EXITS, "rank 0: all_reduce ok\n"])
+@pytest.mark.parametrize("text", [LEFT, BAR + "peak memory: 31 GB\n", UP, HELLO, SPAWNED + EXITS, "rank 0: all_reduce ok\n"])
 def test_a_good_end_in_any_words(text: str) -> None:
     assert status(text) is Status.PASS
     assert status(text + RAISED) is Status.FAIL
@@ -34,6 +35,8 @@ def test_a_good_end_in_any_words(text: str) -> None:
     "text",
     [
         pytest.param("Loading checkpoint shards: 100%|####| 4/4 [00:01<00:00,  3.0it/s]\n", id="a bar of something loaded"),
+        pytest.param(EXITS, id="one process of nobody knows how many"),
+        pytest.param(SPAWNED.replace("procs=1", "procs=2") + EXITS, id="one process of two"),
         pytest.param(HELLO.replace("rank 3", "rank 2"), id="a rank that did not say hello"),
         pytest.param("all_reduce not ok\n", id="a denial"),
         pytest.param("nccl broadcast success rate 12%\n", id="a share of successes"),
@@ -76,7 +79,7 @@ def test_the_end_of_a_part_is_none_of_the_whole(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "good"),
+    ("text", "full"),
     [
         (BAR, True),
         ("Epoch 10/10: " + BAR, True),
@@ -86,11 +89,13 @@ def test_the_end_of_a_part_is_none_of_the_whole(text: str) -> None:
         ("Evaluating: " + BAR, False),  # within a training, where many hang
     ],
 )
-def test_a_full_bar_is_progress_and_no_end(text: str, good: bool) -> None:
-    finding = diagnose(parse_text(text))[0]
-    assert finding.status is (Status.PASS if good else Status.UNKNOWN)
-    assert not good or "whether that was the end" in finding.message
-    assert finding.evidence["outcome"] == "not in this log"
+def test_a_full_bar_is_an_end_where_the_program_told_more(text: str, full: bool) -> None:
+    alone = diagnose(parse_text(text))[0]
+    assert (alone.status, alone.evidence["outcome"]) == (Status.UNKNOWN, "not in this log")
+    assert not full or "whether that was the end" in alone.message
+    assert status(text + "peak memory: 31 GB\n") is (Status.PASS if full else Status.UNKNOWN)
+    for begun in ("saving the model\n", "out of disk space\n", "Epoch 2:  3%|#         | 3/100 [00:01<00:30,  3.2it/s]\n"):
+        assert status(text + begun) is Status.UNKNOWN
 
 
 def test_a_schedulers_word_says_who_sent_the_signal() -> None:

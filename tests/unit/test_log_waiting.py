@@ -36,6 +36,16 @@ def test_where_all_ranks_came_none_is_missing() -> None:
     assert any("over the network (NET/IB/0)" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_network_within_one_host_is_told_of_one_host_alone(nodes: int) -> None:
+    up = UP.replace("nNodes 2 localRanks 1", f"nNodes {nodes} localRanks {2 // nodes}")
+    if nodes == 2:
+        up = "".join(line.replace("node01", f"node0{1 + n // 4}") + "\n" for n, line in enumerate(up.splitlines()))
+    (found,) = [f for f in diagnose(parse_text(up + waits(0) + waits(1))) if f.status is Status.FAIL]
+    assert "all 2 ranks waited" in found.message
+    assert any(note.startswith("GPUs of one host reach each other over the network") for note in found.notes) is (nodes == 1)
+
+
 @pytest.mark.parametrize(
     "log",
     [

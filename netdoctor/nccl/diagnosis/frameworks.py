@@ -9,7 +9,8 @@ from typing import Final
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
 from netdoctor.nccl.diagnosis.mends import Topic
-from netdoctor.nccl.diagnosis.outcome import failed_by_itself, overcome
+from netdoctor.nccl.diagnosis.outcome import failed_by_itself
+from netdoctor.nccl.diagnosis.went_on import overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import spoken
 from netdoctor.nccl.diagnosis.hypothesis import author
-from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
+from netdoctor.nccl.diagnosis.kinds import TROUBLE
 from netdoctor.nccl.diagnosis.network import fallback, sockets_between_nodes
-from netdoctor.nccl.diagnosis.outcome import (
-    After,
-    Ending,
-    Outcome,
-    after,
-    before,
-    closed,
-    context_lost,
-    good_ends,
-    on_the_way_out,
-    order,
-    overcome,
-    printed,
-    summary,
-)
+from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed, good_ends, summary
 from netdoctor.nccl.diagnosis.rdma import unopened
+from netdoctor.nccl.diagnosis.unexplained import alleges, last_words, unexplained
+from netdoctor.nccl.diagnosis.went_on import After, after, before, on_the_way_out, order, overcome, printed
+from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 from netdoctor.textsafe import listed
@@ -47,7 +36,9 @@ _WRONG: Final = "netdoctor preflight --only allreduce.run, on every node: its su
 _TRANSPORT: Final = "run it again with NCCL_DEBUG=INFO: it says which transport each channel takes, and what forbids one"
 _RUNS: Final = "whether the job runs still, and if not, its exit status: squeue, sacct, kubectl get pod; dmesg | grep -i oom"
 _LESS: Final = "what became of the rest: that line, and that machine's kernel log (dmesg); netdoctor preflight, on every node"
+_UNITS: Final = "systemctl status <unit>; journalctl -u <unit>; then the exit status of the job: squeue, sacct, kubectl get pod"
 _ORPHANED: Final = "Python's resource tracker, which outlives its program, cleaned up after it"
+_FULL: Final = "a bar of the program's is full; whether that was the end, the log does not say"
 _STANDS: Final = "py-spy dump --pid <rank>; netdoctor ras   # while it runs: which rank is behind"
 # Minutes.  torch lets a collective wait for 10 (NCCL) or 30 (any other back end): constants.py, default_pg_timeout.
 SILENCE: Final = 30
@@ -99,13 +90,10 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         text = f"{_headline(end)}, and no rule explains {_these(len(trouble))}"
         if not any(e.kind not in {"generic", "torch_echo"} and not summary(e) for e in trouble):
             text = f"{_headline(end)}, and the lines that say why are not in this log"
-        if all(e.kind == "lessened" for e in trouble):
-            text = f"by its own words it went on with {_lessened(trouble[0])}"
-            return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, _LESS)
-        if all(e.kind == "no_number" for e in trouble):
-            text = "the loss is no number from this line on: the program's arithmetic, or a collective that gave wrong data"
-            return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, _WRONG)
-        return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, _NEXT)
+        kinds = {e.kind for e in trouble}
+        told = _TOLD.get(kinds.pop()) if len(kinds) == 1 else None
+        text, how = told(trouble[0]) if told is not None else (text, _NEXT)
+        return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, how)
     if explained:
         return Finding(Status.PASS, f"{_headline(end)}: the log shows why", "job", evidence=evidence, check="log")
     if end.ending is Ending.FAILED:
@@ -117,6 +105,9 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
     if quiet.status is Status.PASS and (name := unopened(log)) and log.many_nodes is not False:
         text = f"the RDMA device {name} cannot be opened, and whether there is another this log does not show"
         return _unknown(text, "job", evidence, _TRANSPORT)
+    if quiet.status is Status.PASS and not log.came_up and (where := _unused(log)) is not None:
+        text = f"it may have worked without its GPU, whose driver is too old for this torch: {where}"
+        return _unknown(text, "job", evidence, _LESS)
     if quiet.status is Status.PASS and log.written is False:
         quiet = _unwatched(log, end, quiet, evidence)
     return replace(quiet, notes=(*quiet.notes, *_over_sockets(log)))
@@ -132,10 +123,34 @@ def _over_sockets(log: LogFacts) -> Iterator[str]:
         yield _NO_DEVICE
 
 
-def _lessened(e: Event) -> str:
+def _lessened(e: Event) -> tuple[str, str]:
+    less = "the CPU, for want of a GPU" if "cpu" in e.data else "fewer than it was to have"
     if "sum" in e.data:
-        return "a file whose checksum is not what it was to be"
-    return "the CPU, for want of a GPU" if "cpu" in e.data else "fewer than it was to have"
+        less = "a file whose checksum is not what it was to be"
+    if "scratch" in e.data:
+        less = "a new start: what it was to go on from could not be read"
+    if "gloo" in e.data:
+        less = "Gloo, which moves data by the CPU, for want of NCCL"
+    return f"by its own words it went on with {less}", _LESS
+
+
+def _no_number(e: Event) -> tuple[str, str]:
+    what = "gradient" if "gradient" in e.data else "loss"
+    text = f"the {what} is no number from this line on: the program's arithmetic, or a collective that gave wrong data"
+    return text, _WRONG
+
+
+def _unit(e: Event) -> tuple[str, str]:
+    name = e.data.get("unit", "of the node")
+    return f"systemd says that the unit {name} failed; whether it has to do with the job the log does not say", _UNITS
+
+
+# What such lines mean where there are no others, and where to look: they say by themselves what is wrong, or not of what.
+_TOLD: Final[Mapping[EventKind, Callable[[Event], tuple[str, str]]]] = {
+    "lessened": _lessened,
+    "no_number": _no_number,
+    "unit": _unit,
+}
 
 
 def _untold(log: LogFacts, trouble: Sequence[Event]) -> str:
@@ -207,63 +222,6 @@ def _unknown(text: str, subject: str, evidence: Mapping[str, Any], how: str) -> 
     return Finding(Status.UNKNOWN, text, subject, evidence=evidence, how=how, check="log")
 
 
-def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
-    """Lines that say that something failed; not those that were overcome, nor what follows when somebody ends a job."""
-    ordered = end.events[0] if end.ending is Ending.ENDED else None
-    left = _all_left(log)
-    found = [
-        e
-        for e in (*log.of(*TROUBLE), *_last_words(log, end))
-        if _alleges(log, e)
-        and not (left and Wording.ABORTED_ITSELF.within(e.text))
-        and not overcome(log, e)
-        and not (ordered and before(ordered, e))
-        and not _refuted(log, e)
-    ]
-    finished = end.ending is Ending.FINISHED and not closed(end)
-    if finished:
-        found = [e for e in found if not kind(e.kind).leaving or context_lost(log, e) or after(log, e) is After.UNTOLD]
-    return tuple(sorted(found, key=lambda e: (e.file, e.line)))
-
-
-def _last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
-    """What nobody knows counts where the log does not show the end, or comes after one process's or one part's; what the
-    program itself calls an error also where it comes before such an end."""
-    if end.ending is Ending.OPEN or closed(end):
-        return log.of("last_words")
-    ends = [f for f in end.events if end.ending is Ending.FINISHED and "left" in f.data]
-    return tuple(
-        e
-        for e in log.of("last_words")
-        if any((before(f, e) and f.last < e.line) or Wording.CALLED_AN_ERROR.within(e.text) for f in ends)
-    )
-
-
-def _all_left(log: LogFacts) -> bool:
-    """Whether all ranks of a communicator took it down, as torch does when a program leaves it to the interpreter's end: none
-    had died, and a watchdog that had aborted it would say so."""
-    told = [m for e in log.of("trouble") if (m := Wording.ABORTED_ITSELF.found(e.text))]
-    return any({int(m["rank"]) for m in told if m["n"] == n} == set(range(int(n))) for n in {m["n"] for m in told})
-
-
-def _refuted(log: LogFacts, e: Event) -> bool:
-    """A warning of NCCL's, or of its plugin's, that no rule knows makes a job unknown: most are followed by an error.
-
-    Only a result that was verified refutes it: nccl-tests compares every value on every rank after its last size, so that
-    whatever was warned of before has stopped nothing and spoilt nothing.  A program that merely says that it is done has not
-    looked.
-    """
-    return e.kind == "warning" and any("right" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished"))
-
-
-def _alleges(log: LogFacts, e: Event) -> bool:
-    if e.mild or (e.kind == "ofi_any" and e.level is not Level.WARN):
-        return False
-    if e.kind == "trail":  # since 2.28 also on the way of a plugin that is tried and left: src/plugin/net.cc
-        return not log.came_up or log.reached.get(e.file, 0) < e.line
-    return e.level is not Level.INFO or e.kind == "trouble"  # "Abort COMPLETE" is an INFO line
-
-
 def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     """Nothing failed, as far as the log goes."""
     if end.ending is Ending.ENDED:  # what it would have come to, nobody can tell
@@ -281,9 +239,11 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
         return _unknown(text, "job", evidence, _TRANSPORT)
     if (done := _work_done(log, end) or _came(log, end)) is not None:
-        return Finding(Status.PASS, done, evidence=evidence, notes=(*_unused(log), *spoken.notes(log)), check="log")
+        return Finding(Status.PASS, done, evidence=evidence, notes=spoken.notes(log), check="log")
     if not log.nccl_lines:
-        return _unknown("there is no line of NCCL in this log", "job", evidence, "NCCL_DEBUG=INFO")
+        full = any("bar" in e.data for e in log.of("finished"))
+        text = _FULL if full else "there is no line of NCCL in this log"
+        return _unknown(text, "job", evidence, _RUNS if full else "NCCL_DEBUG=INFO")
     if Level.INFO not in log.levels and end.ending is not Ending.FINISHED:
         return _unknown("the log is too terse to tell: it has no INFO line", "job", evidence, "NCCL_DEBUG=INFO")
     if log.libibverbs_missing and sockets_between_nodes(log) and log.many_nodes and not log.workstation:
@@ -317,7 +277,7 @@ def _before_it(log: LogFacts, end: Outcome) -> str:
     handled, answers = _handled(log), log.of("bad_answer")
     for kinds in ((*log.of("exception", "raised", "oom"), *handled), answers, log.of(*TROUBLE)):
         earlier = {(e.file, e.line): e for e in kinds if any(before(e, o) for o in end.events) and "interrupted" not in e.data}
-        alleged = [e for e in sorted(earlier.values(), key=order) if _alleges(log, e)]
+        alleged = [e for e in sorted(earlier.values(), key=order) if alleges(log, e)]
         if alleged := [e for e in alleged if e.kind != "trouble" or not overcome(log, e)]:
             break
     if alleged:
@@ -351,7 +311,7 @@ def _came(log: LogFacts, end: Outcome) -> str | None:
     """Signs of a job that did what it was for, where none of them is a step: nothing in the log alleges anything."""
     whole = end.ending is Ending.FINISHED and not closed(end) and not log.nccl_lines
     alleged = any(
-        not (on_the_way_out(log, e) or (whole and overcome(log, e))) for e in (*log.of(*TROUBLE), *_last_words(log, end))
+        not (on_the_way_out(log, e) or (whole and overcome(log, e))) for e in (*log.of(*TROUBLE), *last_words(log, end))
     )
     if alleged or (log.comms_started > log.comms_complete and not log.rings):
         return None
@@ -373,15 +333,12 @@ def _all_there(log: LogFacts, end: Outcome) -> str | None:
         return f"the program ended in good order{told}"
     if log.counted and not log.unended and log.lines - max(log.good.values(), default=0) < _END:
         return f"the program took {log.counted} steps by its own count{told}"
-    if len(log.files) == 1 and any("bar" in e.data and log.lines - e.last < _END for e in log.of("finished")):
-        return f"a bar of the program's is full{told}; whether that was the end, the log does not say"
     return None
 
 
-def _unused(log: LogFacts) -> tuple[str, ...]:
-    """What kept a program from its GPU, so that it worked without."""
-    told = [e.where for e in log.of("driver") if Wording.TOO_OLD.within(e.text)]
-    return tuple(f"it may have worked without its GPU, whose driver is too old for this torch: {where}" for where in told[:1])
+def _unused(log: LogFacts) -> str | None:
+    """The line that says what keeps torch from its GPU, without which it works on: a communicator of NCCL's needs one."""
+    return next((e.where for e in log.of("driver") if Wording.TOO_OLD.within(e.text)), None)
 
 
 def _missing(log: LogFacts) -> str:

@@ -31,20 +31,9 @@ from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, Rule, au
 from netdoctor.nccl.diagnosis.job import no_log, not_told, went
 from netdoctor.nccl.diagnosis.kinds import Role, kind
 from netdoctor.nccl.diagnosis.mends import amd, in_amds_words, mend
-from netdoctor.nccl.diagnosis.outcome import (
-    After,
-    Ending,
-    Outcome,
-    after,
-    before,
-    closed,
-    follows,
-    leaving,
-    order,
-    origin,
-    outcome,
-)
+from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed, follows, leaving, origin, outcome
 from netdoctor.nccl.diagnosis.victims import without_victims
+from netdoctor.nccl.diagnosis.went_on import After, after, before, order
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 
 RULES: Final[tuple[Rule, ...]] = (

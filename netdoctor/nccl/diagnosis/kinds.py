@@ -65,6 +65,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "secondary": Kind(_E, _W, "NCCL returned an error", trouble=True, leaving=True),
     "peer_closed": Kind(_E, _W, "a connection between ranks was closed", trouble=True, leaving=True),
     "trouble": Kind(_E, _W, "a program reports an error", trouble=True, leaving=True),
+    "unit": Kind(_E, _W, trouble=True),  # of systemd, on a node that has many
     "test_failed": Kind(_O, _W, "tests failed"),
     "raised": Kind(_N, _W, "an exception that nobody caught", ends_process=True, leaving=True),
     "ended": Kind(_O),

@@ -9,8 +9,8 @@ from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
-from netdoctor.nccl.diagnosis.outcome import before
 from netdoctor.nccl.diagnosis.raised import NEWER, READ, before_a_wait, exceptions, tests
+from netdoctor.nccl.diagnosis.went_on import before
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording

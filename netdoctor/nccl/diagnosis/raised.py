@@ -12,7 +12,7 @@ from netdoctor.nccl.diagnosis.cuda_failures import MAP
 from netdoctor.nccl.diagnosis.errnos import refused
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, whose
 from netdoctor.nccl.diagnosis.kinds import SIGNS
-from netdoctor.nccl.diagnosis.outcome import After, after, before, echoing, of_launcher, order
+from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, of_launcher, order
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 

@@ -14,7 +14,8 @@ from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.addresses import link_local
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, means
 from netdoctor.nccl.diagnosis.mends import Topic
-from netdoctor.nccl.diagnosis.outcome import before, failed_by_itself, recovered
+from netdoctor.nccl.diagnosis.outcome import failed_by_itself
+from netdoctor.nccl.diagnosis.went_on import before, recovered
 from netdoctor.nccl.log.facts import Event, GdrUse, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 

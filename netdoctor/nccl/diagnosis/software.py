@@ -10,9 +10,9 @@ from netdoctor.facts.nccl_version import parse
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.addresses import link_local, of_a_bridge
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
-from netdoctor.nccl.diagnosis.outcome import before
 from netdoctor.nccl.diagnosis.ranks import ONE_VERSION, SAME_VARIABLES, WIRE
 from netdoctor.nccl.diagnosis.waiting import COMPARE
+from netdoctor.nccl.diagnosis.went_on import before
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 

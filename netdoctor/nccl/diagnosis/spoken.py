@@ -8,7 +8,8 @@ from typing import Final
 from netdoctor.causes.cost import MIGHT
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
-from netdoctor.nccl.diagnosis.outcome import After, Ending, after, before, good_ends, outcome
+from netdoctor.nccl.diagnosis.outcome import Ending, good_ends, outcome
+from netdoctor.nccl.diagnosis.went_on import After, after, before
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording

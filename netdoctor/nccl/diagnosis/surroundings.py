@@ -7,7 +7,7 @@ from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
-from netdoctor.nccl.diagnosis.outcome import After, after, order
+from netdoctor.nccl.diagnosis.went_on import After, after, order
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording

@@ -10,7 +10,8 @@ from typing import Final
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.mends import Topic
-from netdoctor.nccl.diagnosis.outcome import before, summary
+from netdoctor.nccl.diagnosis.outcome import summary
+from netdoctor.nccl.diagnosis.went_on import before
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 

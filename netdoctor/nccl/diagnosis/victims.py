@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
-from netdoctor.nccl.diagnosis.outcome import before, echoing, order
+from netdoctor.nccl.diagnosis.went_on import before, echoing, order
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event
 

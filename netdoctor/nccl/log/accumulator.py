@@ -115,6 +115,7 @@ class Accumulator:
     subsystems: set[str] = field(default_factory=set)
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
+    figures: dict[int, deque[int]] = field(default_factory=dict)  # file -> the last lines with a loss that is a number
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
     ordinary: dict[int, int] = field(default_factory=dict)  # file -> lines of a program that tell of nothing bad
     runs: dict[int, int] = field(default_factory=dict)  # file -> jobs whose output is in it, where there are several
@@ -127,6 +128,7 @@ class Accumulator:
         default_factory=set
     )  # processes that are rank 0 in headers of nccl-tests, since the last result
     alone: int = 0  # the most of them at once: each runs by itself
+    left: set[int] = field(default_factory=set)  # ranks that a line says came to their end
     documents: set[int] = field(default_factory=set)  # files that are no log
     unended: set[int] = field(default_factory=set)  # files whose last line has no end
     lines: int = 0
@@ -134,9 +136,12 @@ class Accumulator:
     bytes_read: int = 0
     at: int = 0  # number of the line that is read
 
-    def worked(self, rank: int, number: int) -> None:
-        """A line of this rank shows work."""
-        key = (len(self.files) - 1, rank)
+    def worked(self, rank: int, number: int, *, figure: bool = False) -> None:
+        """A line of this rank shows work; `figure`: by a loss that is a number."""
+        at = len(self.files) - 1
+        if figure:
+            self.figures.setdefault(at, deque(maxlen=STEPS)).append(number)
+        key = (at, rank)
         lines = self.good.get(key)
         if lines is None:
             lines = self.good[key] = deque(maxlen=STEPS)
@@ -172,8 +177,10 @@ class Accumulator:
         self.events = kept
         self.good = {key: lines for key, lines in self.good.items() if key[0] != at}
         self.up_at.pop(at, None)
+        self.figures.pop(at, None)
         self.ordinary.pop(at, None)
         self.rank_zeros.clear()
+        self.left.clear()
         self.busbw, self.busbw_peak, self.rings, self.alone = None, None, 0, 0
         for process in self.processes:
             process.comms_started = process.comms_complete = 0

@@ -73,6 +73,10 @@ _PROGRESS: Final = re.compile(
 )
 
 
+_FIGURE: Final = re.compile(
+    rb"^(?!.*(?:\b|_)(?:nan|inf(?:inity)?)\b).*(?:\b|_)(?:loss(?:es)?|ppl|perplexity|nll|reward)\w{0,12}\b['\"]?\W{1,12}(?:tensor\()?\d",
+    re.IGNORECASE,
+)
 # A program's text that stands in a log, as where it prints itself or a shell runs with -x: what it would say, it has not said.
 _TEXT: Final = re.compile(
     rb"\s*(?:(?:raise|throw|return|assert|elif|if|except|def|class|import|from) .{0,200}[:(]|\++ ?(?:echo|printf|grep|awk|sed) "
@@ -103,6 +107,11 @@ def benign(message: bytes) -> bool:
 def of_others(line: bytes) -> bool:
     """Whether a line without NCCL's tag is of a library that has nothing to do with the ranks' connections."""
     return _OTHERS.search(line) is not None and _OTHERS.search(_FOLDERS.sub(b"", line)) is not None
+
+
+def figure(line: bytes) -> bool:
+    """Whether a line tells a loss that is a number."""
+    return _FIGURE.search(line) is not None
 
 
 def progress(line: bytes) -> bool:

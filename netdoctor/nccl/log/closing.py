@@ -87,6 +87,17 @@ _NOT_YET: Final = re.compile(
     rb"|download\w*|load\w*|initiali[sz]\w*|compil\w*|captur\w*|set ?up|start\w*)\b",
     re.IGNORECASE,
 )
+# How a process, a job or a node came to no good end, in the words of whoever watches it: signal(7), systemd's units
+# (src/core/service.c), Slurm's states and LSF's (sacct, bjobs), a kubelet's reasons.
+BAD_END: Final = (
+    rb"\bsig(?:kill|segv|abrt|bus|ill|fpe|quit|xcpu|xfsz|sys)\b|\b(?:status|code)=(?!(?:0|2|15)/)(?:\d{1,3}/[a-z]|dumped|killed)"
+    rb"|\bout_of_me\w*|\boom[_ -]?kill\w*|\b(?:node|boot)_fail\w*|\babnormal\w*|\brequeue[sd]?\b|\bsuspended\b"
+    rb"|\b(?:went|goes|is|are|was) (?:offline|dead|gone|down)\b|(?-i:\bDOWN\b)|\b(?:need|had) to kill\b|\bkilling\b"
+    rb"|\bconnection\b.{0,80}\b(?:closed|dropped|reset)\b(?! (?:cleanly|gracefully|normally))"
+    rb"|\bended\b.{0,20}\bsignal \d"
+    rb"|\b(?:rc|exit_?(?:code|status)|return_?code)\W{1,3}[1-9]"
+    rb"|(?-i:\b(?:TIMEOUT|CANCELLED|PREEMPTED|DEADLINE|FAILED)\+? +\d{1,3}:\d{1,3}\b)"
+)
 # What a line says of itself beside its good word: that something is missing of it, or how it ended (sysexits, Slurm's states).
 _DOUBT: Final = re.compile(
     rb"\b(?:but|except|although|however|missing|lost|incomplete\w*|partially|premature\w*|interrupt\w*|un\w*success\w*"
@@ -100,7 +111,7 @@ _DOUBT: Final = re.compile(
     rb"|\bgiv(?:es?|ing) up\b|out[ _]of[ _]memory|\b(?:status|state|result|outcome)['\"]? ?[:=] ?['\"]?"
     rb"(?!(?:ok|success\w*|succeeded|pass\w*|complete\w*|finished|done|true)\b|\d+\.\d)[a-z1-9]"
     rb"|\b(?:exit(?:ed)?(?:[ _]?(?:code|status|value))?|return(?:ed)?[ _]?(?:code|status|value)|rc)\W{0,4}[1-9]\d{0,2}\b(?!\.)"
-    rb"|\bsignal\W{1,3}(?:sig|[1-9])|\w\?",
+    rb"|\bsignal\W{1,3}(?:sig|[1-9])|\w\?|\bstopping\b|" + BAD_END,
     re.IGNORECASE,
 )
 # None of what would be bad, figures of that name, and names of files.
@@ -125,8 +136,19 @@ _SOME: Final = re.compile(
     rb"(?P<at>\d{1,7}) ?(?:/|of|out of) ?(?P<all>\d{1,7})",
     re.IGNORECASE,
 )
+_WHOSE: Final = re.compile(
+    rb"^.{0,60}?\b(?:rank|worker|process|node|pod|replica|child|host)[ _#:\-]{0,2}(?:[a-z]{1,12}-?)?(?P<who>\d{1,6})\b"
+    rb"(?! ?(?:/|of\b))",
+    re.IGNORECASE,
+)
 _COUNT: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
 _EARLY: Final = re.compile(rb"\bearly[ _-]?stop|\bstop\w*[ _-]early\b", re.IGNORECASE)
+
+
+def whose(line: bytes) -> set[int]:
+    """The number of the one process among several that a line names: "rank 3: training finished"."""
+    found = _WHOSE.search(line[:_LONGEST])
+    return set() if found is None else {int(found["who"])}
 
 
 def left(line: bytes) -> int | None:

@@ -72,7 +72,7 @@ _Caller = Literal[
     "no_launcher",
 ]
 _Endings = Literal[
-    "ended", "node_failed", "unstarted", "placed", "coordinator", "stalled", "actor_died", "finished", "last_words"
+    "ended", "node_failed", "unit", "unstarted", "placed", "coordinator", "stalled", "actor_died", "finished", "last_words"
 ]
 _Surroundings = Literal[
     "unresolved",

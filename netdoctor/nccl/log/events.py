@@ -11,6 +11,7 @@ from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEve
 from netdoctor.nccl.log.facts import Level
 from netdoctor.nccl.log.pattern import Pattern
 from netdoctor.nccl.log.patterns import details
+from netdoctor.nccl.log.plain import NOT_PLAIN, Plain
 from netdoctor.nccl.log.tracebacks import Raised
 
 # Groups of patterns whose values are digits.
@@ -46,18 +47,6 @@ class Writer(NamedTuple):
     slot: int  # of the process in the accumulator
     process: Process
     head: prefix.Head
-
-
-class Plain(NamedTuple):
-    """What a line without NCCL's tag may hold beside an event; found once for all lines of a shape."""
-
-    work: bool  # a sign of work
-    of_others: bool  # a library's that has nothing to do with the ranks' connections
-    bare: bool  # NCCL's message, its prefix cut off
-    facts: bool  # versions, a header or the result of nccl-tests
-
-
-NOT_PLAIN: Final = Plain(False, False, False, False)
 
 
 class Shape:

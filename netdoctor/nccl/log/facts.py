@@ -231,6 +231,9 @@ class LogFacts(RunLog):
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on, at most `STEPS`
     work: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     up_at: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line of a communicator that is set up
+    # file -> its last lines with a loss that is a number
+    figures: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: NOTHING)
+    left: frozenset[int] = frozenset()  # ranks that a line says came to their end
     ordinary: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> lines of programs that tell of nothing bad
     runs: int = 1  # jobs whose output is in one file, the most; the last of them is what these facts are of
     earlier: tuple[LogFacts, ...] = ()  # the jobs before the last of a file, the last of them

@@ -17,6 +17,11 @@ _TEXTS: Final = ("log", "message", "msg", "textPayload", "event", "body", "line"
 _LEVELS: Final = ("level", "severity", "levelname", "lvl", "severityText", "log.level", "log_level")
 # of zerolog, too; 50 and 60 are those of bunyan and pino, and Python's numbers
 _BAD: Final = frozenset({"error", "err", "fatal", "critical", "crit", "panic", "alert", "emergency", "50", "60"})
+# What a document says of an outcome beside its text: of trackers, of CI, of Kubernetes' phases.
+_OUTCOMES: Final = ("status", "state", "result", "outcome", "phase", "conclusion", "exit_code", "exitCode", "exit_status")
+_ILL: Final = frozenset(
+    ("failed", "failure", "error", "errored", "crashed", "killed", "timeout", "timed_out", "cancelled", "aborted", "oomkilled")
+)
 _LONGEST: Final = 65536  # bytes of a line that is taken for JSON
 
 
@@ -53,6 +58,9 @@ def _text_of(line: bytes) -> bytes | None:
     if text is None:
         return None
     said = _ESCAPED_ANSI.sub("", text).encode("utf-8", "replace")
+    told = next(((name, document[name]) for name in _OUTCOMES if isinstance(document.get(name), str | int)), None)
+    if told is not None and (str(told[1]).lower() in _ILL or ("xit" in told[0] and str(told[1]) not in {"0", ""})):
+        said += f" ({told[0]}: {str(told[1])[:40]})".encode("utf-8", "replace")
     # A level that stands beside the text is kept where no family knows it by its own words, which may be the begin of a line;
     # NCCL's have a level of their own.
     bad = any(str(document.get(name)).lower() in _BAD for name in _LEVELS)

@@ -8,6 +8,7 @@ from typing import Final
 
 from netdoctor.nccl.log import closing, prefix
 from netdoctor.nccl.log.levels import Level, level
+from netdoctor.nccl.log.pattern import any_of
 from netdoctor.nccl.log.times import minutes
 
 _ILL: Final = re.compile(
@@ -17,12 +18,30 @@ _ILL: Final = re.compile(
     rb"|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )",  # make's own, in whatever language
     re.IGNORECASE,
 )
+_GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d")  # an error by its level: of glog and absl
+# The same in words that few lines have: it is searched for where one of these is.
+_MARKS: Final = any_of(
+    b"critical|err!|level=|lvl=|severity=|cp: |mv: |rsync: |tar: |tee: |mkdir: |sig|status=|code|out_of_me|oom|_fail|abnormal"
+    b"|requeue|suspended|offline|dead|gone|down|kill|connection|ended|rc|exit|return|timeout|cancelled|preempted|deadline|failed".split(
+        b"|"
+    )
+)
+_RARELY: Final = re.compile(
+    rb"(?-i:CRITICAL|ERR!)|\b(?:level|lvl|severity)=\W?(?:err|fatal|crit|panic)"  # the second is logfmt's
+    # the kernel's words (strerror) of what was to be copied, as where a job's script takes its results away
+    rb"|(?:^|[\s/])(?:cp|mv|scp|rsync|tar|tee|mkdir): .{1,300}: (?-i:[A-Z][a-z]{1,20})(?: [\w-]{1,20}){1,5}\s*$"
+    rb"|" + closing.BAD_END,
+    re.IGNORECASE,
+)
 # A figure of that name, or that there is none ("test error: 0.12", "no errors", "0 failed"), and what Python and ld.so ignored.
 _NONE: Final = re.compile(
     rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
     rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
-    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|\bfail\w*\b[\w ]{0,30}[:=] *0\b(?!\.)"
+    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|Error in atexit\."
+    rb"|\b(?:fail|kill|abort|crash|drop|reject|skip)\w*\b(?: ?[^\W\d]{1,20}){0,4} *[:=] *0\b(?!\.)"
+    # what cleans up where nothing is left
+    rb"|(?:^|[\s/])(?:rm|rmdir|unlink|kill|pkill|umount): "
     rb"|\bto (?:avoid|prevent|disable)\b|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
 )
@@ -30,7 +49,7 @@ _NONE: Final = re.compile(
 _HINTS: Final = re.compile(
     rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
     rb"|unexpected\w*|unable to|cannot|could(?: not|n.t)|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient"
-    rb"|unavailable|exceeded)\b",
+    rb"|unavailable|exceeded|differs?|expect(?:ed|s):? \W?\d+|\d+,? expected)\b",
     re.IGNORECASE,
 )
 # Of a program that stands still and says so calmly, as vLLM does: "This typically happens when some processes are hanging".
@@ -43,6 +62,14 @@ _STILL: Final = re.compile(
 _STEPS: Final = re.compile(
     rb"\b(?:steps?|iter(?:ation)?s?)\b\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b", re.IGNORECASE
 )
+# A bar of tqdm's, of all steps or of all epochs; what is loaded, downloaded or evaluated in between is no work of the whole.
+_BAR: Final = re.compile(
+    rb"(?:\(\w+ pid=[^)]*\) ?|\[rank\d+\]: ?)?"
+    rb"(?:(?:(?:Train\w*|Step|Iter\w*|Generat\w*|Infer\w*)\b(?:(?!epoch)[^|]){0,40}|Epochs?|Epoch \d+/\d+\b[^|]{0,40}):?)? *"
+    rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[",
+    re.IGNORECASE,
+)
+_ANY_BAR: Final = re.compile(rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[")
 _EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
 # What a program begins behind its last step, and may not come to the end of.
 _BEGUN: Final = re.compile(
@@ -59,12 +86,19 @@ _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{
 _MOST: Final = 8  # lines
 
 
+def _is_ill(line: bytes) -> bool:
+    if _ILL.search(line) is not None or _GLOG.search(line) is not None:
+        return True
+    return _MARKS.search(line.lower()) is not None and _RARELY.search(line) is not None
+
+
 class LastWords:
     """Feed it the lines of one file that no family knows; a sign of work makes what was said before it count for nothing."""
 
     def __init__(self) -> None:
         self.latest = b""  # the last line of all, whatever it says
         self.before = b""  # the one before it
+        self._latest_at = 0
         self._of_a_warning = False  # the stack that is being read
         self._work = b""  # the last that shows work
         self._work_at = 0
@@ -74,21 +108,32 @@ class LastWords:
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
+        self._hinted = deque[tuple[int, bytes]](maxlen=_MOST)  # the last of them, also behind work
+        self._ended = 0  # the line of the last good end
 
     def saw(self, line: bytes, number: int) -> None:
         """Any line, before anything else is made of it."""
-        self.before, self.latest = self.latest, line
+        self.before, self.latest, self._latest_at = self.latest, line, number
         self._tail.append((number, line))
         self._took += closing.took(line)
         if b"arly" in line and closing.early(line):
             self._rest = 0
 
+    def above(self, number: int) -> bytes:
+        """The line right before this one, where it was read and is no record of NCCL's."""
+        return self.latest if self._latest_at == number - 1 else b""
+
     def work(self, line: bytes, number: int) -> None:
         self._work, self._work_at = line, number
         if (rest := closing.left(line)) is not None:
             self._rest = rest
-            self._count = line if _STEPS.search(line) else self._count
+            self._count = line if _STEPS.search(line) or _BAR.match(line) else self._count
         self._lines.clear()
+        self._hinted.clear()
+
+    def ended(self, number: int) -> None:
+        """A line that says that the program, or a part of it, came to a good end."""
+        self._ended = number
 
     @property
     def end(self) -> tuple[int, bytes] | None:
@@ -106,10 +151,12 @@ class LastWords:
         if _PROSE.match(line) is not None:
             return False
         still = _STILL.search(line) is not None and not _NONE.search(line)
-        ill = _ILL.search(line) is not None and not _NONE.search(line)
+        ill = _is_ill(line) and not _NONE.search(line)
         if not (ill or still or _HINTS.search(line)):
             return False
         said = level(line)
+        if said is Level.UNKNOWN and not _NONE.search(line):
+            self._hinted.append((number, line))
         if len(self._lines) < _MOST and ((ill and said is Level.UNKNOWN) or (still and self._work)):
             self._lines[number] = line
         elif not (self._work or self._lines) and len(self._hints) < _MOST and said is Level.UNKNOWN:
@@ -129,7 +176,10 @@ class LastWords:
     @property
     def counted(self) -> str:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
-        steps, epochs = _STEPS.search(self._count), list(_EPOCH.finditer(self._count))
+        bar, epochs = _BAR.match(self._count), list(_EPOCH.finditer(self._count))
+        steps = bar or _STEPS.search(self._count)
+        if bar is not None:  # of epochs, or of the steps of one that it names
+            epochs = [one for one in epochs if one["at"] is not None]
         if steps is None or self._rest or self.latest in {self._count, self._work} or _BEGUN.search(self.latest):
             return ""
         if closing.doubtful(self.latest):
@@ -138,13 +188,23 @@ class LastWords:
             return ""
         return f"{int(steps['at'])} of {int(steps['all'])}"
 
+    def _unfilled(self) -> bool:
+        """Whether the very last line is a bar that is not full, of what the program began behind its good end."""
+        counted = _ANY_BAR.search(self.latest) if self._latest_at > self._ended else None
+        return counted is not None and int(counted["at"]) < int(counted["all"])
+
     def close(self, silent: bool) -> dict[int, bytes]:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
         lines = self._lines if self._work or silent else {}
         if silent and not self._work:
             lines = lines or self._hints
+        if self._ended and self._unfilled():
+            lines = lines | {self._latest_at: self.latest}
+        if self._ended:  # nobody doubts a good end for nothing
+            lines = lines | {number: line for number, line in self._hinted if number > self._ended}
+        self._hinted.clear()
         self._lines, self._hints, self._of_a_warning = {}, {}, False
         self._work = self._count = self.latest = self.before = b""
-        self._work_at = self._rest = self._took = 0
+        self._work_at = self._rest = self._took = self._latest_at = self._ended = 0
         self._tail.clear()
         return lines

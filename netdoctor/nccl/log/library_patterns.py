@@ -59,9 +59,9 @@ PATTERNS: Final = (
     row("cuda", "hw exception by gpu", r"HW Exception by GPU .{1,120}?reason ?: ?(?P<what>[^\n]{3,80})", "what"),
     # systemd (src/core/service.c) of a unit that failed: any node has some that do, and no word says that one is the job's
     row(
-        "trouble",
+        "unit",
         "main process exited|failed with result",
-        r"(?:(?P<unit>[\w@:.\\\-]{1,200}\.\w{4,9}): )?(?:Main process exited, code=(?:killed|dumped|exited), status=(?!(?:0|2|15)/)\d+/|Failed with result 'oom-kill')",
+        r"(?:(?P<unit>[\w@:.\\\-]{1,200}\.\w{4,9}): )?(?:Main process exited, code=(?:killed|dumped|exited), status=(?!(?:0|2|15)/)\d+/|Failed with result ')",
         "unit",
     ),
     # SkyPilot of its nodes, of which those that it ended itself name SIGTERM; timeout of coreutils (src/timeout.c, with -v)

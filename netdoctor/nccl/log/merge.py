@@ -59,6 +59,8 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         subsystems=frozenset(accumulator.subsystems),
         events=tuple(_event(accumulator, event, launchers) for event in sorted(events, key=lambda e: (e.file, e.line))),
         work={(clean(accumulator.files[n]), rank): tuple(lines) for (n, rank), lines in accumulator.good.items()},
+        figures={clean(accumulator.files[n]): tuple(lines) for n, lines in accumulator.figures.items()},
+        left=frozenset(accumulator.left),
         ordinary={clean(accumulator.files[n]): lines for n, lines in accumulator.ordinary.items()},
         up_at={clean(accumulator.files[n]): line for n, line in accumulator.up_at.items()},
         runs=max(accumulator.runs.values(), default=1),

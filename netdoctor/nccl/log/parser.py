@@ -13,7 +13,7 @@ from typing import Final
 
 from netdoctor.nccl.log import benign, closing, documents, forms, levels, messages, nccl_tests, prefix, runs
 from netdoctor.nccl.log.accumulator import Accumulator
-from netdoctor.nccl.log.events import NOT_PLAIN, EventCollector, Plain, Shape, Writer
+from netdoctor.nccl.log.events import EventCollector, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
 from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.merge import earlier, merge
@@ -21,6 +21,7 @@ from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE
 from netdoctor.nccl.log.own import OwnReports
 from netdoctor.nccl.log.pattern import Pattern
 from netdoctor.nccl.log.patterns import NOT_RAISED, matching
+from netdoctor.nccl.log.plain import BARE, NOT_PLAIN, plain
 from netdoctor.nccl.log.sieve import Sieve
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
 
@@ -41,16 +42,6 @@ _TELLS: Final = frozenset({"cuda", "oom", "generic"})
 _ENDS: Final = frozenset({"finished", "died", "elastic", "ended"})
 # A warning of NCCL's that no row knows.
 _WARNING: Final = Pattern("warning", (), r"(?s)(?P<said>.{1,200})", ("said",))
-# NCCL's messages where the prefix was cut off.
-_BARE: Final = re.compile(
-    rb"\b(?:NET/(?:IB|Socket|Plugin|OFI) ?: |NET/OFI |Using network |Bootstrap ?: Using |GPU Direct RDMA "
-    rb"|(?:Channel|Ring) \d+(?:/\d+)? : \d+.{0,40} via )"
-)
-
-
-def _plain(line: bytes) -> Plain:
-    facts = b"version" in line or b"nccl==" in line or nccl_tests.may_be(line) or runs.may_be(line)
-    return Plain(benign.progress(line), benign.of_others(line), _BARE.search(line) is not None, facts)
 
 
 class Parser:
@@ -174,6 +165,7 @@ class Parser:
         self.accumulator.silence = max(self.accumulator.silence, self._last_words.silence)
         if (end := self._last_words.end) is not None:
             self._events.closed(end[1], self._anyone(end[1]), end[0])
+            self._last_words.ended(end[0])
         for number, line in self._last_words.close(not self.accumulator.nccl_lines).items():
             self._events.last_word(line, self._anyone(line), number)
 
@@ -288,7 +280,7 @@ class Parser:
             patterns = matching(msg.removeprefix(b"\0"))
             if warns and not patterns and not benign.benign(msg):
                 patterns = (_WARNING,)
-            shape = self._shapes[key] = Shape(handler, patterns, glued, _plain(msg[1:]) if msg[:1] == b"\0" else NOT_PLAIN)
+            shape = self._shapes[key] = Shape(handler, patterns, glued, plain(msg[1:]) if msg[:1] == b"\0" else NOT_PLAIN)
         return shape
 
     def _message(self, msg: bytes, level: Level, writer: Writer, number: int) -> None:
@@ -310,7 +302,9 @@ class Parser:
             self._events.more(line)
         if line.isspace() or not line:
             return
-        raised = self._tracebacks.feed(line, number) if self._tracebacks.concerns(line) else None
+        raised = None
+        if self._tracebacks.concerns(line):
+            raised = self._tracebacks.feed(line, number, self._last_words.above(number))
         if raised is not None:
             if raised.handled:
                 self._events.handled(raised, self._anyone(line))
@@ -330,22 +324,25 @@ class Parser:
     def _plain(self, line: bytes, number: int) -> None:
         accumulator = self.accumulator
         shape = self._shape(b"\0" + line, tagged=False)
-        work, of_others, may_be_bare, facts = shape.plain
+        work, of_others, may_be_bare, facts, figure = shape.plain
         if (facts or self._runs.over or self._runs.opens(line)) and (begin := self._runs.feed(line, number)) > 0:
             self._next_run(begin)
             shape = self._shape(b"\0" + line, tagged=False)  # what the old one holds is of the run before
         self._last_words.saw(line, number)
         if work:
-            accumulator.worked(prefix.rank(line[:_MARK]), number)
+            accumulator.worked(prefix.rank(line[:_MARK]), number, figure=figure)
             self._last_words.work(line, number)
         if (facts and self._facts(line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
-        bare = _BARE.search(line) if may_be_bare else None
+        bare = BARE.search(line) if may_be_bare else None
         if shape.patterns and benign.text_of_a_program(line):
             return
         if shape.ends and closing.doubtful(line):
             self._last_words.doubted(line, number)
             return
+        if shape.ends:
+            self._last_words.ended(number)
+            accumulator.left |= closing.whose(line)
         if not shape.patterns and not bare:
             if not (self._last_words.feed(line, number) or self._events.following or line[:1].isspace()):
                 accumulator.spoke()

@@ -60,6 +60,17 @@ _TEXT: Final = b"<string>"  # what Python calls a text that is executed
 _ORIGINAL: Final = b"Original "  # torch/_utils.py, ExceptionWrapper: of a DataLoader's worker, or of one of several replicas
 _PLACES: Final = 4096
 _LOGGED: Final = re.compile(rb"\b(?:ERROR|WARN(?:ING)?|INFO|CRITICAL)\b")  # in what stands before a traceback
+# A logger's whole record (time and level, or the level and the logger's name), right below which a handler puts the traceback
+# of what the program has caught, also at its bottom; not where it says that it ends with it, as hooks for the uncaught do.
+_RECORD: Final = re.compile(
+    rb"(?:[\[(]?\d{4}[-/]\d\d[-/]\d\d[ T]|[\[(]?\d\d:\d\d:\d\d).{0,80}?\b(?:ERROR|WARN(?:ING)?)\b"
+    rb"|(?:ERROR|WARNING):[\w.]{1,80}:|[WE](?:\d{4} |\d{4}-\d\d-\d\d )\d\d:\d\d:\d\d|(?:WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d"
+)
+_ENDS_WITH_IT: Final = re.compile(
+    rb"\b(?:un(?:caught|handled|recoverable|expected)|fatal\w*|exit\w*|abort\w*|terminat\w*|crash\w*|giving up"
+    rb"|shut\w* ?down|stopp\w*|(?:training|job|run|worker|rank|process|main|program|script)\b.{0,30}\b(?:failed|died|dies))\b",
+    re.IGNORECASE,
+)
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
 # Files of others: the last frame outside of them is the program's.
 _LIBRARIES: Final = re.compile(
@@ -109,12 +120,13 @@ class _Open:
             "own",
             "program",
         ),
-        *("quoted", "quotes", "said", "since", "told"),
+        *("quoted", "quotes", "recorded", "said", "since", "told"),
     )
 
     def __init__(self, ignored: bool, headless: bool = False) -> None:
         self.handled = False
         self.logged = False  # behind a logger's head
+        self.recorded = False  # right below a logger's record
         self.bottom = headless  # began where nobody is left to catch it, as far as can be told
         self.caught = False  # begins where somebody caught it
         self.module = False  # began at the bottom
@@ -176,12 +188,13 @@ class Tracebacks:
         known = known or _CUT_OFF in line
         return known or any(word in line for word in _WORDS_OF_HANDLED)
 
-    def feed(self, line: bytes, number: int) -> Raised | None:
+    def feed(self, line: bytes, number: int, above: bytes = b"") -> Raised | None:
+        """`above`: the line right before it, where that was read."""
         line = _TIMES.sub(b"", line, count=1)
         self.quoting = False
         start = line.find(_START)
         if start >= 0:
-            self._begin(line[:start])
+            self._begin(line[:start], above)
             return None
         self._cut_off |= _CUT_OFF in line
         if self._lingers and (chain := _CHAIN.search(line)) is not None:
@@ -202,7 +215,7 @@ class Tracebacks:
         mark = self._mark(line)
         return None if mark is None else self._goes_on(mark, line, number)
 
-    def _begin(self, mark: bytes) -> None:
+    def _begin(self, mark: bytes, above: bytes) -> None:
         if mark.endswith(_ORIGINAL):
             mark = mark.removesuffix(_ORIGINAL)
             self._colon = self._ended.get(mark, 0)
@@ -211,6 +224,8 @@ class Tracebacks:
             at.handled = at.ignored and mark in self._served
             at.bottom, self._cut_off = self._cut_off, False
             at.logged = _LOGGED.search(mark) is not None
+            record = above[len(mark) :] if above.startswith(mark) else b""
+            at.recorded = _RECORD.match(record) is not None and _ENDS_WITH_IT.search(record) is None
             at.cause, at.quoted = self._came_of.pop(mark, 0), self._colon
             self.quoting = at.ignored
         self._ignored.discard(mark)
@@ -279,7 +294,7 @@ class Tracebacks:
             at.last[1].decode() if at.own and at.last[0] == _TEXT else "",
             library=at.own is None,
             deep=b":".join(at.last).decode("utf-8", "replace") if at.own not in {None, at.last} and at.last[0] != _TEXT else "",
-            printed=not at.bottom,
+            printed=at.recorded or not at.bottom,
             program=at.program.decode("utf-8", "replace"),
             caught=at.caught and _PROCESS.search(mark) is not None,
             times=self._times.get((mark, file, row), 1),

@@ -44,6 +44,12 @@ class Wording(Enum):
     TRACEBACK = r"Traceback \(most recent call last\)"
     # behind a mark, a time or a logger's name
     CALLED_AN_ERROR = r"^(?:.{0,80}?[\])>:\-|\d] ?)?(?-i:(?:ERROR|FATAL|CRITICAL)\b|[Ee]rror:(?!:))"
+    # of c10's loggers, of Gloo, oneCCL and NCCL, and of exceptions about a peer: ranks say so of each other when they leave
+    OF_A_RANK = (
+        r"\.(?:cpp|hpp|cc):\d+|CCL_ERROR|Abort COMPLETE|INTERNAL ASSERT|BrokenPipe|Connection\w*Error|Dist\w*Error|EOFError"
+    )
+    TERMINATES = "terminate called"  # libstdc++'s std::terminate, which aborts
+    OF_C10 = r"\.cpp:\d+\] "
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
     # strerror(3), as Python quotes it behind the number (Objects/exceptions.c, OSError)
     ADDRESS_IN_USE = r"\[Errno 98\]|address already in use"

@@ -164,6 +164,31 @@ PLUGIN: dict[str, tuple[Changes, Status, str]] = {
         f"fits could not be told: {NOWHERE}",
     ),
     "no plugin is wanted": (by_list("None", (2, 28, 3)), Status.SKIP, "no device needs one"),
+    "another one is named, and the run used sockets": (
+        {Environ: named("gib"), Libraries: OFI_NAMED, Baseline: SOCKETS},
+        Status.FAIL,
+        "NCCL_NET_PLUGIN=gib names no plugin that NCCL finds; the run used NCCL's own Socket",
+    ),
+    "what it needs is lost, and NCCL did not run": (
+        {Libraries: plugins(lacks=LOST), Baseline: f.baseline(nccl_ran=False)},
+        Status.UNKNOWN,
+        "needs is there could not be read",
+    ),
+    "what it needs is lost, and the run did without it": (
+        {Libraries: plugins(lacks=LOST), Baseline: SOCKETS},
+        Status.PASS,
+        "fits",
+    ),
+    "EFA, libfabric's provider is lost, and NCCL did not run": (
+        {Rdma: EFA, Libraries: plugins(efa=LOST), Baseline: f.baseline(nccl_ran=False)},
+        Status.UNKNOWN,
+        "libfabric's provider for EFA is there could not be read",
+    ),
+    "EFA, libfabric's provider is lost, and the run used sockets": (
+        {Rdma: EFA, Intent: SEVERAL, Libraries: plugins(efa=LOST), Baseline: SOCKETS},
+        Status.FAIL,
+        "own Socket",
+    ),
     "another one is named": (
         {Environ: named("gib"), Libraries: OFI_NAMED, Baseline: f.baseline()},
         Status.FAIL,
@@ -212,6 +237,13 @@ def test_a_network_that_is_asked_for_and_not_loaded(changes: dict[str, Any], net
     found = judged({Environ: environ, Baseline: run, Libraries: plugins(**changes)})["network"]
     assert (found.status, found.severity) == (Status.FAIL, severity)
     assert ("stops at start" in found.message) is (severity is Severity.CRITICAL)
+
+
+def test_a_network_that_is_asked_for_where_the_run_had_another() -> None:
+    """NCCL did not stop: NCCL_NET was set for the job alone, or only now."""
+    changes: Changes = {Environ: f.environ({"NCCL_NET": "AWS Libfabric"}), Baseline: SOCKETS}
+    found = judged({**changes, Libraries: plugins(lacks=("libfabric.so.1",))})["network"]
+    assert (found.status, found.severity, "stops at start" in found.message) == (Status.FAIL, Severity.WARNING, False)
 
 
 def test_a_plugin_that_nobody_wants_is_not_taken() -> None:

@@ -1,0 +1,253 @@
+"""What is behind a good end, or stands in for one: errors, a supervisor's word, one rank's end, a loss that is no number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.model import Finding, Status
+from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log.parser import parse_text
+
+WORK = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
+STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(30, 41))
+END = "Training finished\n"
+BARS = "".join(f"{n}%|####      | {n}/100 [00:05<00:00, 78.56it/s]\n" for n in range(40, 60))
+
+
+def of(text: str) -> Finding:
+    """The first finding, of a log that nobody writes any more."""
+    return diagnose(replace(parse_text(text), written=False))[0]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Training finished",
+        "`Trainer.fit` stopped: `max_epochs=3` reached.",
+        "{'train_runtime': 33.1, 'epoch': 3.0}",
+        "[after training is done] datetime: 2026-01-01 10:00:00",
+        "Finished in 33.2 seconds",
+        "Model saved to /w/out/final.pt",
+    ],
+)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR: could not upload the checkpoint",
+        "2026-01-01 10:00:00,123 - pytorch_lightning - ERROR - cannot save checkpoint to s3://b/x",
+        "ERROR:transformers.trainer:Could not push the model to the hub",
+        "[2026-01-01 10:00:00,123] [ERROR] [engine.py:3100:save_checkpoint] unable to write zero states",
+        "2026-01-01T10:00:00Z level=error msg=refused",
+        '{"level": "error", "msg": "artifact store rejected the model"}',
+        "E0101 10:00:00.123456 12345 saver.cc:42] checkpoint of step 40 is not on disk",
+        "CRITICAL: model weights are not saved",
+        "(trainer pid=123) 2026-01-01 10:00:01,123 ERROR storage.py:12 -- the final checkpoint was not taken",
+        "slurmstepd: error: *** epilog of job 12: copy of scratch to /home was cut",
+        "cp: cannot stat '/scratch/ckpt/final.pt': No such file or directory",
+        "rsync error: some files/attrs were not transferred (see previous errors) (code 23) at main.c(1338)",
+        "fatal error: An error occurred (AccessDenied) when calling the PutObject operation",
+        "upload failed: ./ckpt.pt to s3://b/ckpt.pt An error occurred (AccessDenied)",
+        "Failed to save the final model",
+        # nobody says that these are errors
+        "Uploading checkpoint: attempt 5/5 timed out",
+        "WARNING: checkpoint size 12 bytes, expected 13 GB",
+        "saved 0 checkpoints, 3 expected",
+        "verification: 3 tensors differ between ranks",
+        "Evaluation skipped: dataset not found",
+        "terminate called after throwing an instance of 'c10::Error'",
+        "Evaluating:  10%|#         | 1/10 [00:05<00:45,  5.1s/it]",
+        '{"level": "info", "msg": "results are taken home", "status": "failed"}',
+        '{"event": "run_end", "exit_code": 3}',
+    ],
+)
+def test_an_error_behind_a_good_end_is_no_pass(end: str, said: str) -> None:
+    assert of(f"{WORK}{end}\n").status is Status.PASS
+    assert of(f"{WORK}{end}\n{said}\n").status is not Status.PASS
+
+
+@pytest.mark.parametrize("end", ["", END])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Job ended: SIGKILL",
+        "State: NODE_FAIL",
+        "job 4711 finished: state=FAILED exit=1",
+        "Job ended abnormally",
+        "JOB 12 ON n1 REQUEUED",
+        "slurm: JobState=FAILED Reason=NonZeroExitCode",
+        "4711.batch     batch            FAILED      1:0",
+        "4711  train  gpu  TIMEOUT  0:0",
+        "exited: train (terminated by SIGKILL; not expected)",
+        "train.service: Main process exited, code=killed, status=9/KILL",
+        "train.service: Failed with result 'signal'.",
+        "Pod train-0 terminated: reason=OOMKilled",
+        "kubelet: Killing container with id docker://x: Need to kill Pod",
+        "PBS Job Id 12 Exit_status=271",
+        "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+        "Job 'raysubmit_abc' FAILED",
+        "mpirun: process rank 3 terminated: SIGBUS",
+        "worker 3 ended: signal 9",
+        "node n1 went DOWN",
+        "##[error]Process completed with exit code 1.",
+        "Finished: FAILURE",
+        "rc=1",
+    ],
+)
+def test_a_supervisors_word_of_a_bad_end_is_no_pass(end: str, said: str) -> None:
+    assert of(f"{WORK}{end}{said}\n").status is not Status.PASS
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR ANALYSIS: top-1 12.3 %",
+        "final error: 0.12",
+        "0 errors",
+        "failed requests: 0",
+        "wandb: ERROR no such file: .netrc",
+        "Job ended: COMPLETED",
+        "State: COMPLETED",
+        "exited: train (exit status 0; expected)",
+        "train.service: Deactivated successfully.",
+        "Finished: SUCCESS",
+        "4711.batch batch COMPLETED 0:0",
+        "All processes exited with status 0",
+        "Error in atexit._run_exitfuncs:",
+        "rm: cannot remove '/tmp/x': No such file or directory",
+        "killed requests: 0",
+        "Connection to coordinator closed cleanly",
+        "exited: metrics (exit status 0; expected)",
+        '{"msg": "results are taken home", "status": "ok", "exit_code": 0}',
+        "Upload 3 LFS files: 100%|##########| 3/3 [00:05<00:00,  2.56it/s]",
+        "[rank0]:[W101 ProcessGroupNCCL.cpp:1250] Warning: process group has NOT been destroyed before we destruct it.",
+    ],
+)
+def test_a_calm_word_behind_a_good_end_passes(said: str) -> None:
+    assert of(f"{WORK}{END}{said}\n").status is Status.PASS
+
+
+LOST = "".join(f"step {n} loss nan\n" for n in range(41, 50))
+
+
+@pytest.mark.parametrize("more", ["", BARS, "".join(f"step time: 3.{n} s\n" for n in range(9))])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        LOST,
+        "{'loss': 0.0, 'grad_norm': nan, 'epoch': 1}\n" * 4,
+        "step 50 ppl nan lr 0.1\n",
+        "step 50 loss tensor(nan, device='cuda:0')\n",
+        "Loss is nan, stopping\n",
+        "Non-finite loss encountered\n",
+        "iteration 9/ 99 | lm loss: NaN | grad norm: 3.1 | number of skipped iterations:   0 |\n",
+    ],
+)
+def test_bars_behind_a_loss_that_is_nan_are_no_progress(lost: str, more: str) -> None:
+    finding = of(STEPS + lost + more + END)
+    assert finding.status is Status.UNKNOWN
+    assert "is no number from this line on" in finding.message
+    assert of(STEPS + lost + more + STEPS + END).status is Status.PASS, "it is a number again"
+
+
+def test_a_step_that_was_skipped_for_its_loss_did_no_harm() -> None:
+    for skipped in ("skipping step 3: loss nan, the scale is halved\n", "step 3: loss nan, skipped\n"):
+        assert of(skipped + BARS + END).status is Status.PASS
+        assert of(BARS + skipped + END).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "said", ["rank 3: training finished", "[rank1]: done", "worker 2 completed successfully", "node n1: exit code 0"]
+)
+def test_the_end_of_a_rank_beyond_the_first_is_not_the_jobs(said: str) -> None:
+    assert of(f"{STEPS}{said}\n").status is Status.UNKNOWN
+    assert of(f"{STEPS}{said}\n{END}").status is Status.PASS
+
+
+def test_as_many_ends_as_ranks_are_the_jobs() -> None:
+    assert of("".join(f"[rank{rank}]: Training finished\n" for rank in (1, 2, 3))).status is Status.UNKNOWN, "rank 0 has not"
+    spawned = "[2026-01-01 09:00:00,000] [INFO] [launch.py:164:main] nnodes=1, num_local_procs=2, node_rank=0\n"
+    ends = ["rank 1: training finished\n", "rank 2: training finished\n"]
+    assert of(spawned + STEPS + ends[0]).status is Status.UNKNOWN
+    assert of(spawned + STEPS + "".join(ends)).status is Status.PASS
+    assert of(spawned + STEPS + ends[0].replace("1", "0")).status is Status.PASS, "the first rank speaks for all"
+    own = "".join(f"[rank1]: {line}\n" for line in STEPS.splitlines())
+    assert of(own + "[rank1]: Training finished\n").status is Status.PASS, "a file of one rank's own"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "UserWarning: User provided device_type of 'cuda', but CUDA is not available. Disabling",
+        "UserWarning: torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.",
+        "WARNING:jax._src.xla_bridge:No GPU/TPU found, falling back to CPU.",
+        "An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not installed. Falling back to cpu.",
+        "W gpu_device.cc:1960] Cannot dlopen some GPU libraries. Skipping registering GPU devices...",
+        "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected",
+        "GPU available: True (cuda), used: False",
+        "WARNING: no CUDA device found, running on CPU instead",
+        "UserWarning: CUDA initialization: Found no NVIDIA driver on your system.",
+        "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).",
+        "Using device: cpu (cuda requested but not available)",
+        "cuda requested but unavailable: using cpu",
+        "bitsandbytes was compiled without GPU support. 8-bit optimizers are unavailable.",
+        "onnxruntime: Failed to create CUDAExecutionProvider. Falling back to CPUExecutionProvider",
+        "NCCL backend not available, using gloo on CPU",
+        "using gloo backend because nccl is not available",
+    ],
+)
+def test_a_job_that_went_on_without_its_gpu_is_no_pass(said: str) -> None:
+    assert of(f"{said}\n{WORK}{END}").status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "device: cuda:0",
+        "GPU available: True (cuda), used: True",
+        "TPU available: False, using: 0 TPU cores",
+        "flash-attn is not available, falling back to sdpa",
+        "The operator 'aten::unique' will fall back to run on the CPU",
+        "CPU offload of the optimizer is on",
+        "apex is not available, falling back to torch AdamW",
+        "fall back to CPU offload",
+    ],
+)
+def test_what_is_on_the_cpu_by_intent_passes(said: str) -> None:
+    assert of(f"{said}\n{WORK}{END}").status is Status.PASS
+
+
+LEFT = "job exit code 0\n"
+TRACEBACK = 'Traceback (most recent call last):\n  File "/w/t.py", line 9, in <module>\n    import fast\nImportError: no fast\n'
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "W2026-11-27 18:48:25,376 train] no cluster found, going on alone",
+        "2026-11-27 18:48:28,353 | ERROR    | fast is not there, going on with plain DDP",
+        "WARNING:trainer:fast is not there",
+        "[2026-11-27 18:48:28] ERROR main: cannot import fast",
+        "WARNING 04-07 10:00:00 platform.py:12] no fast",
+    ],
+)
+def test_a_record_above_a_traceback_says_that_it_was_caught(record: str) -> None:
+    assert of(f"{record}\n{TRACEBACK}{STEPS}{LEFT}").status is Status.PASS
+    assert of(f"{WORK}{record}\n{TRACEBACK}").status is Status.FAIL, "nothing follows"
+    assert of(f"{record}\nother words\n{TRACEBACK}{STEPS}{LEFT}").status is not Status.PASS, "it is of another line"
+    ends = (
+        record.replace("no ", "no more, exiting: ").replace("cannot", "exiting: cannot").replace("fast is", "exiting: fast is")
+    )
+    assert of(f"{ends}\n{TRACEBACK}{STEPS}{LEFT}").status is not Status.PASS, "it ends with it"
+
+
+UNIT = "Mar 02 10:41:00 gpu-7 systemd[1]: motd-news.service: Main process exited, code=exited, status=1/FAILURE\n"
+
+
+@pytest.mark.parametrize("text", [UNIT, STEPS + UNIT, STEPS + END + UNIT, STEPS + END + UNIT.replace("FAILURE", "X")])
+def test_a_unit_that_failed_is_not_known_to_be_the_job(text: str) -> None:
+    finding = of(text)
+    assert finding.status is Status.UNKNOWN
+    assert finding.message.startswith("systemd says that the unit motd-news.service failed; whether it has to do with the job")
+    assert finding.evidence["outcome"] != "failed"
