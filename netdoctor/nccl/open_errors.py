@@ -37,7 +37,8 @@ def links_up(pci: Pci, gpus: Gpus, own: Sequence[GpuState]) -> bool:
     """Whether every NVLink of every GPU of the node is seen up, and the GPUs are back in their fabric.
 
     NVIDIA's Fabric Manager User Guide, as gpud's catalogue quotes it, asks for a reset of the GPU after an NVLink went down
-    (SXid 20034); that it comes back by nothing else is concluded from that.  Where all are up it was made.  A share of the node shows not all of them, and NVML not those of a GPU that is lost.
+    (SXid 20034); that it comes back by nothing else is concluded from that.  Where all are up it was made.  A share of the
+    node shows not all of them, and NVML not those of a GPU that is lost.
     """
     seen = gpus.all or ()
     known = len(seen) == len(own) == sum(one.physical_function is None for one in pci.gpus or ())
