@@ -213,10 +213,14 @@ def _fix(setting: Setting, issue: Issue) -> Fix:
 
 
 def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> list[Finding]:
-    """The findings where all versions agree on fail or not; else one unknown that names the difference."""
+    """The findings where all versions agree on fail or not (of several ways the mildest); else one unknown that tells them."""
     failed = [tuple(f.evidence.get("rule") for f in findings if f.status is Status.FAIL) for findings in each]
     if len(set(failed)) == 1 and len({tuple(f.status for f in findings) for findings in each}) == 1:
         return each[-1]
+    if all(failed):
+        mild = min(reversed(each), key=lambda findings: max(f.severity.rank for f in findings if f.severity))
+        other = {findings[0].message: text(v) for v, findings in zip(versions, each, strict=True) if findings != mild}
+        return [replace(mild[0], notes=(*mild[0].notes, *(f"with NCCL {v}: {m}" for m, v in other.items()))), *mild[1:]]
     worst = next((f for findings in each for f in findings if f.status is Status.FAIL), each[-1][0])
     wrong = ", ".join(text(v) for v, rules in zip(versions, failed, strict=True) if rules)
     return [
