@@ -21,7 +21,7 @@ from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Status, Unavailable
 from netdoctor.nccl.transport import sockets_meant
-from netdoctor.variables import assignments, catalogue, conf_unread
+from netdoctor.variables import assignments, catalogue, conf_unread, selecting
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.issue import Context, Issue, Known
 
@@ -75,7 +75,9 @@ def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
             )
             for v in (versions if listed else versions[-1:])
         ]
-        findings += [_selecting(finding, known) for finding in _agree(tuple(tried), versions if listed else versions[-1:])]
+        findings += [
+            selecting.weighed(finding, known) for finding in _agree(tuple(tried), versions if listed else versions[-1:])
+        ]
     return _folded(findings)
 
 
@@ -117,19 +119,6 @@ def _one_of_many(status: Status, whose: str, group: list[Finding]) -> Finding:
     evidence = {**group[0].evidence, "variable": None, "value": None, "source": ", ".join(places), "names": names[:256]}
     fix = Fix("remove them, or look up how they are spelled") if status is Status.FAIL else None
     return replace(group[0], message=message, evidence=evidence, fix=fix)
-
-
-def _selecting(finding: Finding, known: Known) -> Finding:
-    """What selects devices does not pass as long as those of the node could not be read."""
-    row = catalogue.lookup(finding.subject)
-    what, there = {
-        "hca": ("a device could not be told: RDMA devices", known.hcas),
-        "ifname": ("an interface could not be told: interfaces", known.links),
-        "gloo-ifname": ("an interface could not be told: interfaces", known.links),
-    }.get(row.accepts if row else "", ("", None))
-    if finding.status is not Status.PASS or not isinstance(there, Unavailable):
-        return finding
-    return replace(finding, status=Status.UNKNOWN, message=f"whether it selects {what}: {there}")
 
 
 def _installed_plugin(libraries: Libraries) -> str | None:

@@ -67,6 +67,16 @@ def test_the_first_step_is_of_the_worst_fail(worst: dict[str, Any], says: str) -
     assert says in render(report(open_, less, bad)).splitlines()
 
 
+def test_of_one_cause_the_command_comes_first() -> None:
+    thought, copied = Fix("correct it: one of: eth0"), Fix("set it", ("export A=eth0",))
+    bad = [
+        check(name, Finding(Status.FAIL, "no match", severity=Severity.CRITICAL, cause=cause, fix=fix))
+        for name, cause, fix in (("a.one", "mtu", thought), ("b.other", "hang", copied), ("c.same", "mtu", copied))
+    ]
+    assert "first: set it: export A=eth0" in render(report(*bad)).splitlines()
+    assert "first: correct it: one of: eth0" in render(report(*bad[:2])).splitlines()
+
+
 def test_an_inconclusive_report_says_what_to_do_first() -> None:
     one = check("allreduce.run", Finding(Status.UNKNOWN, "no torch", how="give --python"))
     assert "first: give --python" in render(report(one)).splitlines()
