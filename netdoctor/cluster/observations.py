@@ -202,6 +202,7 @@ class Cluster(Fact):
     flows: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)  # from -> address of the other end
     controls: Mapping[int, Control] = field(default_factory=dict)  # of each node's way to the next
     first_ranks: Mapping[int, int] = field(default_factory=dict)  # of each node, once it is agreed what is run
+    master_elsewhere: bool = False  # this is node 0, and no address of the master's is this host's: NAT, a Service, or a slip
     interrupted: str = ""  # why this node did not get to know all; "": it did
 
     @property

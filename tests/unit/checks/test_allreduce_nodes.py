@@ -82,6 +82,14 @@ def common(made: Cluster, parts: dict[int, Any]) -> tuple[Cluster, CommonRun]:
     return made, made.run
 
 
+def test_node_0_on_another_host_than_the_master_s_is_asked_about() -> None:
+    more = {"hosts": {0: "h0"}, "gone": {1: Gone("join", "late")}, "never_came": frozenset({1})}
+    doubt, sure = (findings(heard(2, **more, master_elsewhere=there))[0] for there in (True, False))
+    assert doubt.status is sure.status is Status.FAIL
+    asked = "this host was told to be node 0, but h0 is no address of it: a wrong --node-rank, or --master?"
+    assert doubt.message == f"{sure.message}; {asked}"
+
+
 def test_ranks_of_all_nodes_are_one_run() -> None:
     made = heard(reach={a: {b: "" for b in range(4) if b != a} for a in range(4)})
     made, run = common(made, {n: part(*done()) for n in range(4)})
