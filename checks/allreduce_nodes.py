@@ -120,6 +120,10 @@ SAME: Final = "one netdoctor and one NETDOCTOR_TOKEN on all nodes: docs/meeting.
 _TWICE: Final = "does another host have its address (arping -D -I IF ADDRESS)?"
 
 
+# Behind NAT or a Service it may be so by design, and then the others find it all the same.
+_ELSEWHERE: Final = "this host was told to be node 0, but {} is no address of it: a wrong --node-rank, or --master?"
+
+
 def _missing(cluster: Cluster) -> Iterator[Fault]:
     how = f"its own report, if there is one; is it up, and does it reach the master? {_TWICE}"
     for node, gone in sorted(cluster.gone.items()):
@@ -131,8 +135,12 @@ def _missing(cluster: Cluster) -> Iterator[Fault]:
             text = f"{text}; who said to be it did not prove it: {'; '.join(map(str, claims[:3]))}"
             yield Culprit(node), unknown(text, subject=cluster.subject(node), how=SAME)
             continue
+        way = how
+        if cluster.master_elsewhere and node in cluster.never_came:
+            text = f"{text}; {_ELSEWHERE.format(cluster.nodes.master)}"
+            way = f"ip -br address here: is {cluster.nodes.master} one of them? else its own --node-rank; {how}"
         told = not cluster.proven and node not in cluster.never_came
-        found = Culprit(node), fail(text, subject=cluster.subject(node), how=how, missing_from=gone.subject)
+        found = Culprit(node), fail(text, subject=cluster.subject(node), how=way, missing_from=gone.subject)
         yield _weighed(cluster, found) if told else found
 
 

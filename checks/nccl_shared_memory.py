@@ -61,6 +61,9 @@ LAZY = (2, 22, 3)  # its first release
 CAUSE = "shm_disabled_or_small"
 LOOK = "df -h /dev/shm"
 STOPS = "NCCL stops with 'Error while creating shared memory segment … No space left on device'"
+OWN_STOPS = (
+    "a process that writes there ends by SIGBUS, or with 'No space left on device'"  # mm/shmem.c, by mmap or by write(2)
+)
 
 
 OCCUPIED = Fix(
@@ -87,7 +90,7 @@ INODES = Fix(
 class Need:
     """What the ranks of this node take: at least they share one pool a rank, at most each communicator has its own."""
 
-    version: Version
+    version: Version | None  # None: no NCCL
     ranks: int
     communicators: int
     beside: int = 0  # what the job itself puts there
@@ -95,7 +98,7 @@ class Need:
 
     @property
     def least(self) -> int:
-        return shm_pool(self.version, self.ranks)[0] + self.beside + self.connections[0]
+        return self._pools(self.ranks)[0] + self.beside + self.connections[0]
 
     @property
     def most(self) -> int | None:
@@ -104,17 +107,28 @@ class Need:
     @property
     def tried(self) -> int | None:
         """Of that what a child asks for: the pools, and what is beside them."""
-        pools = shm_pool(self.version, self.ranks * self.communicators)[1]
+        pools = self._pools(self.ranks * self.communicators)[1]
         return None if pools is None else pools + self.beside
+
+    def _pools(self, number: int) -> tuple[int, int | None]:
+        return shm_pool(self.version, number) if self.version else (0, 0)
 
     @property
     def text(self) -> str:
+        if self.version is None:
+            return "what the job itself puts there (job.shm_bytes) takes"
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''} of NCCL {version_text(self.version)}"
         ranks += " without P2P" if self.connections[0] else ", perhaps without P2P," if self.connections[1] else ""
         return f"{ranks} and job.shm_bytes take" if self.beside else f"{ranks} take"
 
     @property
+    def stops(self) -> str:
+        return STOPS if self.version else OWN_STOPS
+
+    @property
     def evidence(self) -> dict[str, Any]:
+        if self.version is None:
+            return {"shm_bytes": self.beside}
         several = {"communicators": self.communicators} if self.communicators > 1 else {}
         return {"ranks": self.ranks, "nccl": version_text(self.version), **several}
 
@@ -135,10 +149,10 @@ def shared_memory(
     vantage: Vantage,
 ) -> Iterator[Finding]:
     if why := hcas.nothing_for_nccl(pci, gpus):
-        yield skip(f"{why}; NCCL has nothing to do")
+        yield _without_nccl(why, job, kernel, proof, vantage)
         return
     if not vantage.job_environment:
-        yield unknown(f"/dev/shm is the container's own, not this one: {vantage.elsewhere}", how=FROM_JOB)
+        yield _elsewhere(vantage)
         return
     run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_most
     if run is None and isinstance(torch, Finding):
@@ -183,6 +197,20 @@ def shared_memory(
         yield found
 
 
+def _elsewhere(vantage: Vantage) -> Finding:
+    return unknown(f"/dev/shm is the container's own, not this one: {vantage.elsewhere}", how=FROM_JOB)
+
+
+def _without_nccl(why: str, job: Intent, kernel: Kernel, proof: ShmProof, vantage: Vantage) -> Finding:
+    """What the job itself puts there takes no GPU."""
+    if not job.shm_bytes:
+        return skip(f"{why}; NCCL has nothing to do")
+    if not vantage.job_environment:
+        return _elsewhere(vantage)
+    own = Need(None, 0, 1, job.shm_bytes)
+    return _tried(_by_the_figures(own, kernel, True, None, vantage), own, proof, True, vantage)
+
+
 def _links(ranks: int, nodes: int) -> int:
     """Of a ring, those within this node: one leads to the next node where there are others."""
     return 0 if ranks < 2 else ranks - (nodes > 1)
@@ -220,7 +248,7 @@ def _by_the_figures(need: Need, kernel: Kernel, must: bool, unseen: Unavailable 
         return unknown(f"{text}; how many GPUs the job sees could not be read: {unseen}", **said)
     if need.least > room and (must or need.beside > room):
         fix = _larger(vantage, need) if small else OCCUPIED
-        return fail(text, expected=f"at least {size_text(need.least)}", why=STOPS, fix=fix, takes=need.least, **said)
+        return fail(text, expected=f"at least {size_text(need.least)}", why=need.stops, fix=fix, takes=need.least, **said)
     if need.least > room:
         return unknown(f"{text}, unless all of them reach each other by P2P", how=WITH_RUN, **said)
     if need.most is None or need.most > room:
@@ -245,7 +273,7 @@ def _tried(found: Finding, need: Need, proof: ShmProof, must: bool, vantage: Van
         if not must and need.beside == 0:
             return unknown(f"{words}; ranks that all reach each other by P2P do without", how=WITH_RUN, **found.evidence)
         fix = INODES if short else _larger(vantage, need) if error == "ENOSPC" else OTHERWISE[error]
-        why = STOPS.replace(SHM_REFUSED["ENOSPC"], SHM_REFUSED[error])
+        why = need.stops.replace(SHM_REFUSED["ENOSPC"], SHM_REFUSED[error])
         return fail(words, expected=f"{size_text(asked)} of /dev/shm", why=why, fix=fix, error=error, **need.evidence)
     if found.status is not Status.PASS:
         return found

@@ -215,7 +215,7 @@ def _none(seen: Seen, named: str, evidence: dict[str, Any]) -> Finding:
     return fail(
         f"NCCL_SOCKET_IFNAME={named} matches no interface that NCCL can use{hint}: NCCL stops with `no socket interface found`",
         subject="NCCL",
-        expected=f"one of {', '.join(link.name for link in seen.links if link.addresses)}",
+        expected=f"one of {interfaces.to_choose(seen.net, several=seen.intent.others is not False)}",
         fix=fix_environment(seen.vantage, change, unset=not fine),
         **evidence,
     )

@@ -124,6 +124,8 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     tried, broken, good = system.tried, system.broken(vantage.euid == 0), system.good(vantage.euid == 0)
     lost = missing(*(room for room in tried.values() if not (isinstance(room, Unavailable) and room.kind is Kind.ABSENT)))
     none = not good and lost is None and vantage.job_environment
+    spared = system.spared(vantage.euid == 0) if vantage.job_environment else {}
+    broken = {name: one for name, one in broken.items() if name not in spared}
     for name, (room, words) in broken.items():
         mend = SPACE if room.full else REPAIR
         yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=cost.SOMETIMES, fix=mend)
@@ -143,14 +145,14 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     elif not vantage.job_environment:
         yield unknown(f"where the job writes is its own: {vantage.elsewhere}", subject=TEMPORARY, how=FROM_JOB)
     elif not broken:
-        yield ok(f"files can be written: {', '.join(good)}", subject=TEMPORARY, notes=_not_taken(tried, good))
+        yield ok(f"files can be written: {', '.join(good)}", subject=TEMPORARY, notes=_not_taken(tried, good, spared))
 
 
-def _not_taken(tried: Mapping[str, Room | Unavailable], good: list[str]) -> list[str]:
+def _not_taken(tried: Mapping[str, Room | Unavailable], good: list[str], spared: Mapping[str, str]) -> list[str]:
     """Where Python goes on to the next folder, mktemp(1) ends: a TMPDIR that another node or the container's host has."""
     room = tried.get("TMPDIR")
     if room is None or "TMPDIR" in good:
-        return []
+        return [f"{name} {words}: what does not ask for TMPDIR still writes there" for name, words in spared.items()]
     why = "is not there" if isinstance(room, Unavailable) else CLOSED.get(room.error, room.error)
     return [f"the folder that TMPDIR names {why}: Python takes {good[0]}, mktemp(1) takes no other and ends"]
 

@@ -27,7 +27,7 @@ from netdoctor.allreduce.sandbox import (
 )
 from netdoctor.allreduce.shared import crowded, memory, read_logs, shared_memory
 from netdoctor.allreduce.watch import SLOT, NodePart, Watch, sooner
-from netdoctor.allreduce.worker import Worker
+from netdoctor.allreduce.worker import Worker, short_of
 from netdoctor.credentials import scrub
 from netdoctor.facts.runs import AllReduce, Caller, NcclFacts, Obstacle, Reason, Run, State, TorchFacts
 from netdoctor.model import Kind, Unavailable
@@ -272,7 +272,7 @@ class Session:
             if not worker.wait(lambda wanted=wanted: worker.first(*wanted) is not None, sooner(deadline, end)):  # type: ignore[misc]
                 what = f"{self.python} did not start" if phase == "spawn" else f"{loading} was not done"
                 if worker.refused:
-                    return Reason(Obstacle.MEMORY, f"{self.python} {worker.ended}")
+                    return Reason(worker.refused, f"{self.python} {worker.ended}")
                 if worker.ended or worker.gone:
                     said = scrub(_last_line(worker.output()))
                     what = "torch was imported" if self.via is Caller.TORCH else f"{self._library} was loaded"
@@ -301,7 +301,7 @@ class Session:
                 os.ftruncate(page, -(-SLOT * experiment.ranks // mmap.PAGESIZE) * mmap.PAGESIZE)
                 progress = held.enter_context(mmap.mmap(page, 0, prot=mmap.PROT_READ))
             except OSError as error:
-                short = Reason(Obstacle.MEMORY, f"no memory to share with the ranks: {error.strerror}")
+                short = Reason(short_of(error), f"no memory to share with the ranks: {error.strerror}")
                 return verdict.not_started(experiment, short, facts, **more)
             at, printed = len(worker.events), worker.mark()
             worker.send({"do": "run", "run": number, "plan": self._plan(experiment)}, [store, page, *logs])

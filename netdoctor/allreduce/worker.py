@@ -7,6 +7,7 @@ reads everything that comes, and keeps the end of what the libraries print.
 from __future__ import annotations
 
 import array
+import errno
 import json
 import os
 import pkgutil
@@ -23,6 +24,7 @@ from typing import Any, Final
 from netdoctor.allreduce.events import tidy
 from netdoctor.allreduce.sandbox import User
 from netdoctor.allreduce.shared import memory
+from netdoctor.facts.runs import Obstacle
 from netdoctor.process import proc
 
 PROTOCOL: Final = 1  # of rank.py
@@ -65,7 +67,7 @@ class Worker:
         self.zygote = 0  # pid, 0 before it was started
         self.gone = False  # the keeper has ended, and all below it
         self.ended: str | None = None  # how the zygote ended
-        self.refused = False  # this process may not start it: a limit of its own, no fault of the job's Python
+        self.refused: Obstacle | None = None  # this process may not start it: a limit of its own, no fault of the job's Python
         self.abandoned: tuple[int, ...] = ()
         self.folder = ""  # that it is started in; "": ours
         self.changed = threading.Condition()
@@ -178,7 +180,7 @@ class Worker:
 
     def _lost(self, error: Exception) -> None:
         with self.changed:
-            self.refused = not self.keeper and isinstance(error, (OSError, RuntimeError))
+            self.refused = short_of(error) if not self.keeper and isinstance(error, (OSError, RuntimeError)) else None
             self.ended = self.ended or f"{'was lost' if self.keeper else 'could not start'}: {error}"
             self.changed.notify_all()
 
@@ -298,3 +300,8 @@ def _programs(*names: str) -> bytes:
 def _source(name: str) -> bytes:
     """The text of a program of ours (also inside a zipapp)."""
     return pkgutil.get_data("netdoctor", name) or b""
+
+
+def short_of(error: Exception) -> Obstacle:
+    """What there is too little of to begin, by the errno of the call that failed."""
+    return Obstacle.FILES if isinstance(error, OSError) and error.errno == errno.EMFILE else Obstacle.MEMORY

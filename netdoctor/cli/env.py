@@ -168,7 +168,7 @@ def _unknown(parsed: Parsed) -> list[Finding]:
 def _not_told(name: str, subject: str, source: Origin, why: str, rule: str = "not-evaluated") -> Finding:
     return Finding(
         Status.UNKNOWN,
-        f"{subject}: {why}",
+        why,
         subject,
         evidence={"variable": name or None, "value": None, "source": str(source), "rule": rule, "row": None},
         how="run netdoctor env inside the job: there the values are what they are",

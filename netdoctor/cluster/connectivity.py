@@ -271,6 +271,15 @@ def own_address(host: str) -> str:
     return ""
 
 
+def elsewhere(host: str) -> bool:
+    """Whether no address of `host` is this node's; a name that is not known, or a loopback's, may be."""
+    try:
+        every = {_ip(str(to[0])) for _, _, _, _, to in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)}
+    except (OSError, UnicodeError):
+        return False
+    return not any(ip is None or ip.is_loopback or ip.is_unspecified for ip in every) and not own_address(host)
+
+
 def connect(host: str, port: int, seconds: float, most: int | None = None) -> socket.socket:
     """A connection to the first address of `host` that accepts one.  Raises the OSError of the last address that was tried.
 

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from netdoctor.cluster.messages import MAX_LINKS
+from netdoctor.cluster.observations import UNSURE
 from netdoctor.compare import addresses
 from netdoctor.facts import registry
 from netdoctor.facts.environ import Environ
@@ -51,7 +52,10 @@ def _gloo(net: Net, environ: Environ) -> tuple[str, str] | None:
         every = sorted(link.addresses, key=lambda one: one.family) if link else ()  # as getifaddrs(3) lists them
         return next(((name, one.ip) for one in every if link and name in (link.name, one.label)), None)
     if isinstance(net.hostname_addresses, Unavailable):
-        return ("", "127.0.0.1") if net.hostname_addresses.kind == Kind.ABSENT else None
+        # Whatever getaddrinfo(3) fails with is one to torch (doesHostnameResolveToUsableAddress).  A name server that does not
+        # answer (EAI_AGAIN, without one in /etc/hosts) may do so when the ranks ask: `UNSURE`.
+        doubt = {Kind.ABSENT: "lo", Kind.FAILED: UNSURE}.get(net.hostname_addresses.kind)
+        return None if doubt is None else (doubt, "127.0.0.1")
     where = {one.ip: link.name for link in net.links or () for one in link.addresses}
     fitting = [ip for ip in net.hostname_addresses if ip in where or interfaces.is_loopback(ip)]
     return (where.get(fitting[0], "lo"), fitting[0]) if fitting else ("lo", "127.0.0.1")

@@ -49,7 +49,8 @@ def find(given: Given, variables: Mapping[str, str]) -> Nodes:
     host, port = _address(given.master) if given.master else (None, None)
     host = host or _master(variables)
     # A task a node is who looks, not how many ranks the job has: then one a GPU, as without a launcher.
-    ranks = given.ranks_per_node or (launcher.local_world if (launcher.local_world or 1) > 1 else None)
+    ranks = launcher.local_world if (launcher.local_world or 1) > 1 else None
+    ranks = given.ranks_per_node if given.ranks_per_node is not None else ranks
     said = f" ({launcher.name} does not say)" if launcher.name else " (no launcher was found)"
     if launcher.name == "slurm" and launcher.rank is None:  # the batch script itself, on the first node alone
         said = " (slurm tells the tasks of a step alone: srun --ntasks-per-node=1 netdoctor allreduce)"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netdoctor.cluster.observations import Cluster, Culprit, Fault, Flow, Miss, Reach
+from netdoctor.cluster.observations import UNSURE, Cluster, Culprit, Fault, Flow, Miss, Reach
 from netdoctor.compare.mtu import HOW as MTU
 
 # Of what is sent, sent again.  At 0.5 % a connection of 1 ms round trip stays below 25 MB/s (Mathis et al., CCR 27(3), 1997);
@@ -93,10 +93,15 @@ def unreachable_listeners(cluster: Cluster) -> list[Trouble]:
     expected, troubles = "an address that the other nodes reach", []
     for node, pairs in found.items():
         place = interface, ip = _listener(cluster, backend, node)
-        at = f"{ip} ({interface})" if interface else ip
+        unsure = bool(ip) and interface == UNSURE
+        if unsure and cluster.run is not None and cluster.run.finished:  # the ranks did not meet it
+            continue
+        at = f"{ip} (its own name does not resolve there)" if unsure else f"{ip} ({interface})" if interface else ip
         who = listed({a for a, _, _ in pairs})
         text = f"{cluster.name(node)}: {name} listens on {at}, where {who} cannot reach it: {_kinds(pairs)}"
-        troubles.append(Trouble(Culprit(node), text, "socket_ifname", expected, how, tuple(pairs), place))
+        troubles.append(
+            Trouble(Culprit(node), text, "socket_ifname", expected, how, tuple(pairs), ("lo", ip) if unsure else place)
+        )
     return troubles
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from netdoctor.compare.clocks import Clock
 from netdoctor.compare.traits import Family, Traits
@@ -43,6 +43,9 @@ class Fault(Word):
     LOOPBACK = "a loopback's address"  # of another machine: nothing is dialled
     LOSES = "loses segments of"  # small ones pass: `Miss.segment`
     STALLS = "carries no 64 KiB"
+
+
+UNSURE: Final = ""  # in place of the interface: the address holds unless the host's name resolves once the ranks ask
 
 
 class Proof(Word):
@@ -199,6 +202,7 @@ class Cluster(Fact):
     flows: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)  # from -> address of the other end
     controls: Mapping[int, Control] = field(default_factory=dict)  # of each node's way to the next
     first_ranks: Mapping[int, int] = field(default_factory=dict)  # of each node, once it is agreed what is run
+    master_elsewhere: bool = False  # this is node 0, and no address of the master's is this host's: NAT, a Service, or a slip
     interrupted: str = ""  # why this node did not get to know all; "": it did
 
     @property

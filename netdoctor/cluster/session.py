@@ -16,7 +16,7 @@ from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.allreduce.runner import LIMITS
 from netdoctor.allreduce.watch import NodePart
 from netdoctor.cluster import combine, messages, network
-from netdoctor.cluster.connectivity import control_of
+from netdoctor.cluster.connectivity import control_of, elsewhere
 from netdoctor.cluster.control import told
 from netdoctor.cluster.endpoints import endpoints_data
 from netdoctor.cluster.fabric import beyond
@@ -94,6 +94,9 @@ class ClusterSession:
             host = line(socket.gethostname(), 64)
             self.cluster = replace(self.cluster, hosts={self.cluster.nodes.rank: host})
             self.member.open()
+            nodes = self.cluster.nodes
+            if nodes.rank == 0 and nodes.count > 1:
+                self.cluster = replace(self.cluster, master_elsewhere=elsewhere(nodes.master))
             self.member.join({"host": host, "netdoctor": __version__, "boot": _boot()}, self.begun + self.limits.wait)
         except MeetingError as error:
             self._without(error)

@@ -108,8 +108,8 @@ def resolve(host: Host, name: str) -> tuple[str, ...] | Unavailable:
 
 
 def _unasked(why: Unavailable) -> Unavailable:
-    """No answer at all says nothing about the name or the route: never that it is absent."""
-    return Unavailable(Kind.NOT_READ, str(why)) if why.kind == Kind.ABSENT else why
+    """No answer at all says nothing about the name or the route: never that it is absent, or that its search failed."""
+    return Unavailable(Kind.NOT_READ, str(why)) if why.kind in (Kind.ABSENT, Kind.FAILED) else why
 
 
 def routes_to(host: Host, addresses: Iterable[str]) -> Mapping[str, Any]:

@@ -49,7 +49,8 @@ class Obstacle(Word):
     NOT_READY = "not ready"  # without torch: the driver waits for the fabric of its GPUs, or for their confidential mode
     IMPORT = "import"  # the interpreter, its torch, or libnccl fails
     TIME = "time"  # the budget, or the limit of a phase
-    MEMORY = "memory"  # no descriptor, no thread or no memory for the ranks
+    MEMORY = "memory"  # no thread or no memory for the ranks
+    FILES = "files"  # no descriptor
     LOST = "lost"  # the process that forks the ranks ended
     OTHER_NODE = "other node"  # another node never began, or ended the run
 

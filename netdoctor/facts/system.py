@@ -106,6 +106,11 @@ class System(Fact):
             found[ROOT] = top, BROKEN["ENOSPC"]
         return found
 
+    def spared(self, root: bool) -> dict[str, str]:
+        """Of the folders of all users those without room, in words, where TMPDIR names one that has it: what asks gets that."""
+        full = {name: words for name, (room, words) in self.broken(root).items() if name in SHARED and room.full}
+        return full if "TMPDIR" in self.good(root) else {}
+
     def good(self, root: bool) -> list[str]:
         """Of `tried` those that take a file."""
         return [name for name, room in self.tried.items() if room and not room.error and not room.broken(root)]

@@ -35,6 +35,13 @@ def candidates(net: Net, besides: str = "") -> tuple[str, ...]:
     )
 
 
+def to_choose(net: Net, *, several: bool) -> str:
+    """Names of those with an address, in a job of several nodes of those that may lead out; all where none does."""
+    there = [link for link in net.links or () if link.addresses]
+    out = [link for link in there if not stays(net, link)] if several else there
+    return ", ".join(link.name for link in out or there)
+
+
 def inside_node(net: Net, link: Link) -> bool:
     """A network of containers or a tunnel, by name or kind, unless hardware is part of it (a bridge over a NIC)."""
     if link.kind == "bridge":

@@ -53,16 +53,24 @@ def probe(
     host: Host, libraries: Libraries, gpus: Gpus, intent: Intent, cgroups: Cgroups, vantage: Vantage
 ) -> ShmProof | Unavailable:
     """Nothing is asked that could cost another process its memory."""
-    if not gpus.visible:
+    alone = gpus.none_visible and intent.shm_bytes > 0  # what the job itself puts there takes no GPU
+    if not gpus.visible and not alone:
         return gpus.visible if isinstance(gpus.visible, Unavailable) else Unavailable(Kind.UNSUPPORTED, "no GPU is seen")
     if not vantage.job_environment:
         return Unavailable(Kind.REFUSED, f"/dev/shm is the job's own, not this one: {vantage.elsewhere}")
+    if alone:
+        return _asked(host, (0, 0), intent, cgroups)
     path = wanted(libraries)
     library = path if isinstance(path, Unavailable) else libraries.at(path)
     if isinstance(library, Unavailable) or library is None or not library.version or not intent.ranks_most:
         return Unavailable(Kind.NOT_READ, "how much NCCL takes could not be told")
     least, most = pool_bytes(library.version, 1)
-    files, each = intent.ranks_most * intent.communicators, most or least
+    return _asked(host, (intent.ranks_most * intent.communicators, most or least), intent, cgroups)
+
+
+def _asked(host: Host, pools: tuple[int, int], intent: Intent, cgroups: Cgroups) -> ShmProof | Unavailable:
+    """`pools`: how many, and bytes of each."""
+    files, each = pools
     size = files * each + intent.shm_bytes
     if (lost := _too_much(host, size, intent.shm_bytes, cgroups)) is not None:
         return lost

@@ -13,14 +13,14 @@ WIDTH: Final = 200
 
 
 def render(report: Report, *, width: int = WIDTH, prefix: str = "") -> str:
-    """Verdict and causes in at most `width` bytes of UTF-8 with the prefix; no line break."""
+    """Verdict, in the whole report's words, or causes, in at most `width` bytes of UTF-8 with the prefix; no line break."""
     verdict = report.verdict
-    head = f"{prefix}{verdict.status}: "
-    room = width - len(head.encode("utf-8", "replace"))
     items = list(dict.fromkeys(f"{clean(f.cause or 'other')} ({clean(f.check)})" for f in fails(report.checks)))
     bare = "; no GPU here: nothing seen of GPUs or NCCL" if any(scope(report)) else ""
     if verdict.status is Health.UNHEALTHY and items:
+        head = f"{prefix}{verdict.status}: "
+        room = width - len(head.encode("utf-8", "replace"))
         tail = (f"; not whole: {clean(report.partial)}" if report.partial else "") + bare
         causes = fitting(items, room - len(tail.encode()), ", ", ", +{} more") or ", ".join(items)
         return cut(head + causes + tail, width)
-    return cut(cut(head + clean(verdict.words), max(width - len(bare), len(head.encode()))) + bare, width)
+    return cut(cut(prefix + clean(verdict.text), max(width - len(bare), len(prefix.encode()))) + bare, width)

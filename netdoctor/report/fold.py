@@ -124,7 +124,11 @@ def first_step(report: Report) -> Step | None:
     failed = fails(report.checks)
     for _, group in groupby(failed, key=lambda f: f.severity):
         alike = list(group)
-        if (finding := next((f for f in alike if f.fix is not None), None)) and finding.fix is not None:
+        if (worst := next((f for f in alike if f.fix is not None), None)) and worst.fix is not None:
+            # One cause is often found by several checks: what can be copied comes before what has to be thought out.
+            same = (f for f in alike if f.fix and f.fix.commands and f.cause == worst.cause)
+            finding = worst if worst.fix.commands else next(same, worst)
+            assert finding.fix is not None
             command = next((line for line in (*finding.fix.commands, *finding.fix.persistent) if line.strip()), "")
             said = clean(finding.fix.summary)
             return Step(f"first: {said}", "" if clean(command) in said else clean(command), finding)

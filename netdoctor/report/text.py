@@ -67,7 +67,7 @@ def render(report: Report, *, width: int | None = None, colour: bool = False, ve
 
 def _folded(report: Report, width: int | None, paint: Any) -> Iterator[str]:
     yield ""
-    verdict = [*_partial(report, width), paint(clean(report.verdict.text), _VERDICTS[report.verdict.status])]
+    verdict = [*_partial(report, width), *_verdict(report, width, paint)]
     yield from verdict
     if text := clean(outlook(report)):
         yield from _wrapped(text, "", "  ", width)
@@ -128,7 +128,14 @@ def _listed(report: Report, width: int | None, paint: Any) -> Iterator[str]:
         yield from (part for line in report.section.text() for part in _within(clean(line), width))
     yield ""
     yield from _partial(report, width)
-    yield paint(clean(report.verdict.text), _VERDICTS[report.verdict.status])
+    yield from _verdict(report, width, paint)
+
+
+def _verdict(report: Report, width: int | None, paint: Any) -> list[str]:
+    """One line in a pipe or a file, where a script reads the last; each of several is painted, as a pager shows them."""
+    text = clean(report.verdict.text)
+    lines = [text] if width is None else _wrapped(text, "", "  ", width)
+    return [paint(line, _VERDICTS[report.verdict.status]) for line in lines]
 
 
 def _partial(report: Report, width: int | None) -> list[str]:
@@ -236,7 +243,7 @@ def _ran(report: Report, lines: Iterable[str], width: int | None, *, apart: bool
             yield ""
         yield from _wrapped(clean(line), "", "  ", width)
     if report.runs and not any(str(run.get("backend")) == "nccl" for run in report.runs):
-        yield "NCCL did not run: no all-reduce above went through it"
+        yield from _wrapped("NCCL did not run: no all-reduce above went through it", "", "  ", width)
 
 
 def _run(run: Mapping[str, Any], figure: Mapping[str, Any]) -> str:

@@ -52,6 +52,10 @@ def parse(path: str, text: str, kind: FileKind | None = None) -> Parsed:
     rest = [Unread(Origin(path), f"only its first {size_text(MAX_TEXT)} were read")] if len(text) > MAX_TEXT else []
     text = text[:MAX_TEXT]
     plain = text.removeprefix(MARK)
+    if not plain.strip():
+        return Parsed(
+            kind or kind_of(path, plain), (), (Unread(Origin(path, 1), "nothing stands in it: nothing was judged"), *rest)
+        )
     kind = kind or kind_of(path, plain)
     if "\0" in text:
         return Parsed(kind, (), (Unread(Origin(path, 1), "not a text in UTF-8: what it sets is not known"), *rest))
@@ -75,12 +79,14 @@ def parse(path: str, text: str, kind: FileKind | None = None) -> Parsed:
     elif kind is FileKind.DOCKER:
         assignments, unread = parse_dockerfile(path, plain)
     elif kind is FileKind.OTHER:
-        mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), None)
-        unread = [Unread(Origin(path, mention), "a kind of file that netdoctor does not read")] if mention else []
+        mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), 1)
+        unread = [Unread(Origin(path, mention), "a kind of file that netdoctor does not read")]
     else:
         assignments, unread = parse_shell(path, plain)
         if plain != text and not re.match(r"#|\s*$", plain, re.MULTILINE):
             unread.append(Unread(Origin(path, 1), "a byte order mark: to the shell it is part of the first word"))
+        if not re.search(r"^\s*[^#\s]", plain, re.MULTILINE):  # of a conf or .env file this is by design: a script does nothing
+            unread.append(Unread(Origin(path, 1), "no command and no assignment stands in it: nothing was judged"))
         nodes, loopback = _nodes(text), _meeting(path, text)
         return Parsed(kind, tuple(assignments), (*unread, *rest), nodes, loopback)
     return Parsed(kind, tuple(assignments), (*unread, *rest))

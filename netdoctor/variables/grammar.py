@@ -16,6 +16,7 @@ from netdoctor.causes.cost import SOMETIMES, STOPS
 from netdoctor.facts.nccl_version import Version
 from netdoctor.nccl.gpudirect import LEVEL_SINCE, level_of
 from netdoctor.nccl.integers import decimal
+from netdoctor.nccl.interface_names import INSIDE_NAMES
 from netdoctor.nccl.selector import Selector, parse, parse_hcas
 from netdoctor.variables.issue import Context, Issue, harms, note, stops
 
@@ -193,6 +194,13 @@ def _one_of(names: Collection[str]) -> str:
     return "one of: " + ", ".join(sorted(set(names)))
 
 
+def _one_to_meet(context: Context) -> str:
+    """Of the interfaces those over which several nodes may meet, by name; all where the job has one node, or there is none."""
+    there = context.links or ()
+    out = [name for name in there if name.partition(":")[0] != "lo" and not name.startswith(INSIDE_NAMES)]
+    return _one_of(there if context.nodes == 1 else out or there)
+
+
 def _ifname(value: str, context: Context) -> list[Issue]:
     issues = list_issues(value, "[^][=]name[,name…]")
     selector = parse(value)
@@ -210,7 +218,7 @@ def _ifname(value: str, context: Context) -> list[Issue]:
     if context.links is not None:
         if not any(selector.takes(link) for link in context.links):
             message = "no interface of this node with an address matches: NCCL stops with 'no socket interface found'"
-            return stops("no-match", message, "socket_ifname", _one_of(context.links))
+            return stops("no-match", message, "socket_ifname", _one_to_meet(context))
         if extra := beyond(selector, context.links):
             message = f"names are prefixes: it also takes {', '.join(extra)}"
             if all(re.split(r"[.:@]", name)[0] in wants for name in extra):  # VLANs and labels of what was meant
@@ -272,6 +280,8 @@ def _hca(value: str, context: Context) -> list[Issue]:
         if extra := beyond(selector, context.hcas):
             return harms("prefix", f"names are prefixes: it also takes {', '.join(extra)}", expected=f"={value}")
         return []
+    if context.hcas is not None and not selector.exclude and not context.rdma_unwanted:
+        return note("no-device", "no RDMA device is here: NCCL takes TCP sockets")
     network = [w for w in wants if re.match(r"(eth|eno|ens|enp|bond|wl)\d|ib\d+$|lo$", w)]
     if network and not selector.exclude:
         message = f"{network[0]} is an interface, not an RDMA device (ibv_devices), and matches none"
@@ -295,7 +305,7 @@ def _gloo_ifname(value: str, context: Context) -> list[Issue]:
     missing = [name for name in names if context.links is not None and name and name not in context.links]
     if missing:
         message = f"no interface {missing[0]} with an address on this node; Gloo takes exact names and stops"
-        return stops("no-match", message, "socket_ifname", _one_of(context.links or ()))
+        return stops("no-match", message, "socket_ifname", _one_to_meet(context))
     return _of_one_node(names, context, context.values.get("NCCL_SOCKET_IFNAME", ""))
 
 

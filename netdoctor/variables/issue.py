@@ -72,6 +72,11 @@ class Context:
             return False
         return True if self.nodes else None
 
+    @property
+    def rdma_unwanted(self) -> bool:
+        """Whether NCCL is told, or the site says, that its own RDMA carries nothing (src/init.cc, src/transport/net_ib)."""
+        return self.sockets or bool(self.integer("NCCL_IB_DISABLE")) or (self.values.get("NCCL_NET") or "IB").lower() != "ib"
+
     def without_rdma(self, rule: str, message: str, expected: str | None = None) -> list[Issue]:
         """NCCL takes TCP sockets instead, and does not say so."""
         words = f"{message}: NCCL silently takes TCP sockets"

@@ -21,7 +21,7 @@ from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.model import Finding, Fix, Kind, Status, Unavailable
 from netdoctor.nccl.transport import sockets_meant
-from netdoctor.variables import assignments, catalogue, conf_unread
+from netdoctor.variables import assignments, catalogue, conf_unread, selecting
 from netdoctor.variables.catalogue import Variable
 from netdoctor.variables.issue import Context, Issue, Known
 
@@ -75,7 +75,9 @@ def judge(settings: Iterable[Setting], known: Known) -> list[Finding]:
             )
             for v in (versions if listed else versions[-1:])
         ]
-        findings += [_selecting(finding, known) for finding in _agree(tuple(tried), versions if listed else versions[-1:])]
+        findings += [
+            selecting.weighed(finding, known) for finding in _agree(tuple(tried), versions if listed else versions[-1:])
+        ]
     return _folded(findings)
 
 
@@ -117,19 +119,6 @@ def _one_of_many(status: Status, whose: str, group: list[Finding]) -> Finding:
     evidence = {**group[0].evidence, "variable": None, "value": None, "source": ", ".join(places), "names": names[:256]}
     fix = Fix("remove them, or look up how they are spelled") if status is Status.FAIL else None
     return replace(group[0], message=message, evidence=evidence, fix=fix)
-
-
-def _selecting(finding: Finding, known: Known) -> Finding:
-    """What selects devices does not pass as long as those of the node could not be read."""
-    row = catalogue.lookup(finding.subject)
-    what, there = {
-        "hca": ("a device could not be told: RDMA devices", known.hcas),
-        "ifname": ("an interface could not be told: interfaces", known.links),
-        "gloo-ifname": ("an interface could not be told: interfaces", known.links),
-    }.get(row.accepts if row else "", ("", None))
-    if finding.status is not Status.PASS or not isinstance(there, Unavailable):
-        return finding
-    return replace(finding, status=Status.UNKNOWN, message=f"whether it selects {what}: {there}")
 
 
 def _installed_plugin(libraries: Libraries) -> str | None:
@@ -213,10 +202,14 @@ def _fix(setting: Setting, issue: Issue) -> Fix:
 
 
 def _agree(each: tuple[list[Finding], ...], versions: tuple[Version, ...]) -> list[Finding]:
-    """The findings where all versions agree on fail or not; else one unknown that names the difference."""
+    """The findings where all versions agree on fail or not (of several ways the mildest); else one unknown that tells them."""
     failed = [tuple(f.evidence.get("rule") for f in findings if f.status is Status.FAIL) for findings in each]
     if len(set(failed)) == 1 and len({tuple(f.status for f in findings) for findings in each}) == 1:
         return each[-1]
+    if all(failed):
+        mild = min(reversed(each), key=lambda findings: max(f.severity.rank for f in findings if f.severity))
+        other = {findings[0].message: text(v) for v, findings in zip(versions, each, strict=True) if findings != mild}
+        return [replace(mild[0], notes=(*mild[0].notes, *(f"with NCCL {v}: {m}" for m, v in other.items()))), *mild[1:]]
     worst = next((f for findings in each for f in findings if f.status is Status.FAIL), each[-1][0])
     wrong = ", ".join(text(v) for v, rules in zip(versions, failed, strict=True) if rules)
     return [

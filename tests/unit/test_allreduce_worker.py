@@ -87,7 +87,7 @@ def test_no_descriptor_for_the_keeper_is_a_run_not_started(more: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _START.format(more=more)], capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.stdout.strip() == "('not started', 'memory', True) | 0", done.stderr
+    assert done.stdout.strip() == "('not started', 'files', True) | 0", done.stderr
 
 
 _STRANGE = """

@@ -14,6 +14,7 @@ import pytest
 from netdoctor.cli import env, variable_page
 from netdoctor.cli.options import Options
 from netdoctor.facts.nccl_version import parse as parse_version
+from netdoctor.model import Status
 from netdoctor.report import formats
 from netdoctor.variables import catalogue
 from netdoctor.variables.issue import Known
@@ -37,7 +38,7 @@ def wrote(folder: Path, text: str, name: str = "job.sh") -> str:
 @pytest.mark.parametrize(
     ("script", "code"),
     [
-        ("", 0),
+        ("true\n", 0),
         ("export NCCL_DEBUG=WARN\n", 0),
         ("export NCCL_ALGO=Ring\n", 0),
         ("export NCCL_IB_DISABLE=true\n", 3),
@@ -243,3 +244,34 @@ def test_lines_that_end_in_cr_lf_are_mended_by_a_command(tmp_path: Path, capsys:
     script.write_bytes(b"export NCCL_DEBUG=WARN\r\nsrun ./a\r\n")
     assert run([str(script)]) == 3
     assert f"sed -i 's/\\r$//' '{script}'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("job.sh", "", 4),
+        ("a.env", " \n\n", 4),
+        ("job.sh", "#!/bin/bash\n#SBATCH -N 4\n", 4),
+        ("README.md", "# Train\nRun `make`.\n", 4),
+        ("job.sh", "#!/bin/bash\nsrun python train.py\n", 0),  # most scripts have no variable of these
+        ("nccl.conf", "# NCCL_DEBUG=WARN\n", 0),  # as packages ship it
+        ("pod.yaml", "apiVersion: v1\nkind: Pod\n", 0),
+    ],
+)
+def test_a_file_in_which_nothing_was_judged_is_not_healthy(name: str, text: str, code: int, tmp_path: Path) -> None:
+    assert run([wrote(tmp_path, text, name)]) == code
+
+
+def test_what_every_version_refuses_is_wrong() -> None:
+    (found,) = env.judge_file("job.sh", "export NCCL_IB_GID_INDEX=three\nsrun a\n", Known())
+    assert found.status is Status.FAIL
+    assert found.fix and "a number" in found.fix.summary
+    assert [note.startswith("with NCCL 2.") for note in found.notes] == [True]
+    (parted,) = env.judge_file("job.sh", "export NCCL_IB_GID_INDEX=off\nsrun a\n", Known())
+    assert parted.status is Status.UNKNOWN
+
+
+def test_a_place_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = wrote(tmp_path, "kind: Pod\nspec: {env: [\n", "p.yaml")
+    assert run([pod]) == 4
+    assert capsys.readouterr().out.count(f"{pod}:3") == 2  # before the words, and as evidence

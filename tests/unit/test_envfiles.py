@@ -182,7 +182,7 @@ def test_what_cannot_be_seen_is_said(script: str, lines: list[int]) -> None:
 
 def test_a_kind_that_is_not_read_says_so() -> None:
     assert unread(parse("train.py", "import os\nos.environ['NCCL_DEBUG'] = 'INFO'\n")) == [2]
-    assert unread(parse("train.py", "import os\n")) == []
+    assert unread(parse("train.py", "import os\n")) == [1]
     assert seen(parse("e.json", '{"env_vars": {\n"NCCL_A": "1", "NCCL_B": 2}}')) == [("NCCL_A", "1", 2), ("NCCL_B", "2", 2)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from netdoctor.cluster import combine, messages
-from netdoctor.cluster.connectivity import fault_of
+from netdoctor.cluster.connectivity import elsewhere, fault_of
 from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.membership import Given, find
 from netdoctor.cluster.observations import Cluster, Nodes, Ready
@@ -86,3 +86,12 @@ def test_a_task_a_node_is_who_looks_and_not_the_ranks() -> None:
     assert find(Given(), SRUN).ranks_per_node is None
     tasks = {"SLURM_STEP_NUM_TASKS": "24", "SLURM_STEP_TASKS_PER_NODE": "8(x3)", "SLURM_PROCID": "16"}
     assert find(Given(), {**SRUN, **tasks}).ranks_per_node == 8
+
+
+@pytest.mark.parametrize(
+    ("host", "there"),
+    [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", False), ("192.0.2.1", True), ("not.a.name.invalid", False)],
+)
+def test_a_master_that_is_none_of_this_host_is_told(host: str, there: bool) -> None:
+    """192.0.2.1 is documentation's (RFC 5737), and nothing is sent to it."""
+    assert elsewhere(host) is there

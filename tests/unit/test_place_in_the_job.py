@@ -34,3 +34,5 @@ def test_slurm_s_batch_script_is_told_of_srun() -> None:
     assert find(Given(nodes=1), {}).rank == 0  # it can be no other
     with pytest.raises(NodesError, match="JOB_COMPLETION_INDEX is empty"):
         find(Given(nodes=2), {"JOB_COMPLETION_INDEX": ""})
+    with pytest.raises(NodesError, match="--ranks-per-node: must be 1 to 64, not 0"):
+        find(Given(1, ranks_per_node=0), {})

@@ -80,3 +80,14 @@ def test_the_jobs_own_share_is_not_tried_blindly() -> None:
     asked = "ask:shm?beside=1048576&each=33034240&files=8"
     given = probe(ReplayHost({asked: {"error": ""}, **free}), f.libraries(), f.gpus(), job, NO_LIMIT, f.vantage())
     assert given == ShmProof(8 * 33_034_240 + (1 << 20), "")
+
+
+def test_without_a_gpu_the_job_s_own_is_asked_for() -> None:
+    answers: dict[str, Answer] = {
+        "ask:shm?beside=4096&each=0&files=0": {"error": "ENOSPC"},
+        "file:/proc/meminfo": FREE.format(8 << 20),
+    }
+    told = (f.libraries(), f.gpus(0))
+    assert probe(ReplayHost(answers), *told, Intent(shm_bytes=4096), NO_LIMIT, f.vantage()) == ShmProof(4096, "ENOSPC")
+    found = probe(ReplayHost({}), *told, Intent(), NO_LIMIT, f.vantage())
+    assert found == Unavailable(Kind.UNSUPPORTED, "no GPU is seen")

@@ -82,6 +82,14 @@ def common(made: Cluster, parts: dict[int, Any]) -> tuple[Cluster, CommonRun]:
     return made, made.run
 
 
+def test_node_0_on_another_host_than_the_master_s_is_asked_about() -> None:
+    more = {"hosts": {0: "h0"}, "gone": {1: Gone("join", "late")}, "never_came": frozenset({1})}
+    doubt, sure = (findings(heard(2, **more, master_elsewhere=there))[0] for there in (True, False))
+    assert doubt.status is sure.status is Status.FAIL
+    asked = "this host was told to be node 0, but h0 is no address of it: a wrong --node-rank, or --master?"
+    assert doubt.message == f"{sure.message}; {asked}"
+
+
 def test_ranks_of_all_nodes_are_one_run() -> None:
     made = heard(reach={a: {b: "" for b in range(4) if b != a} for a in range(4)})
     made, run = common(made, {n: part(*done()) for n in range(4)})
@@ -287,6 +295,19 @@ def test_a_node_that_listens_where_nobody_comes_is_named() -> None:
     assert (run.told_cause, run.blamed) == ("socket_ifname", (2,))
     assert "h2): Gloo listens on 192.168.7.2 (eth1), where nodes 0, 1 cannot reach it: refused" in run.reason
     assert fails(made) == {"h2": "socket_ifname"}
+
+
+def test_without_its_name_gloo_is_on_the_loopback() -> None:
+    """Where the ranks met all the same, a name server answered them."""
+    lost = ("", "127.0.0.1", "10.0.0.2", 1500)
+    made = heard(3, reach=REACHED, endpoints=placed(usual(0), usual(1), lost))
+    made = replace(made, listen_reach={"gloo": tried({0: {1: "", 2: "a loopback's address"}, 1: {2: "a loopback's address"}})})
+    cry = {"event": "error", "rank": 0, "error": "RuntimeError: Gloo connectFullMesh failed with Connection refused", "t": 1.9}
+    failed, run = common(made, {0: part(*done()[:3], cry), 1: part(*done()[:3]), 2: part(*done()[:3])})
+    assert (run.told_cause, run.blamed) == ("socket_ifname", (2,))
+    assert "h2): Gloo listens on 127.0.0.1 (its own name does not resolve there), where nodes 0, 1 cannot" in run.reason
+    assert fails(failed) == {"h2": "socket_ifname"}
+    assert fails(common(made, {n: part(*done()) for n in range(3)})[0]) == {}
 
 
 def test_another_address_family_is_not_blamed_on_who_says_so() -> None:

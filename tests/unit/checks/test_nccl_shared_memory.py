@@ -189,6 +189,28 @@ ROWS: dict[str, tuple[dict[type, object], Status]] = {
     "a run has one": ({Kernel: f.kernel(shm_size=512 << 20), Intent: f.job(communicators=4)}, UNKNOWN),
     "too small for one": ({**SMALL, Intent: f.job(communicators=4, nodes=2)}, FAIL),
     "no accelerator": ({Pci: f.pci(0, 0), Gpus: f.gpus(0)}, SKIP),
+    "no accelerator, and the job's own has no room": (
+        {Pci: f.pci(0, 0), Gpus: f.gpus(0), Kernel: f.kernel(shm_size=4 << 20), Intent: OWN, Baseline: NO_RUN},
+        FAIL,
+    ),
+    "no accelerator, and a child was given the job's own": (
+        {Pci: f.pci(0, 0), Gpus: f.gpus(0), Kernel: f.kernel(shm_size=2 << 30, shm_free=2 << 30), Intent: OWN}
+        | {ShmProof: ShmProof(1 << 30, "")},
+        PASS,
+    ),
+    "no accelerator, and a child was refused it": (
+        {Pci: f.pci(0, 0), Gpus: f.gpus(0), Kernel: f.kernel(shm_size=2 << 30, shm_free=2 << 30), Intent: OWN}
+        | {ShmProof: ShmProof(1 << 30, "ENOSPC")},
+        FAIL,
+    ),
+    "no accelerator, and nothing was tried": (
+        {Pci: f.pci(0, 0), Gpus: f.gpus(0), Kernel: f.kernel(shm_size=2 << 30, shm_free=2 << 30), Intent: OWN, ShmProof: LOST},
+        UNKNOWN,
+    ),
+    "no accelerator, and the job's own elsewhere": (
+        {Pci: f.pci(0, 0), Gpus: f.gpus(0), Intent: OWN, Vantage: f.vantage(job_environment=False, why_not="x")},
+        UNKNOWN,
+    ),
     "PCI lost": ({**SMALL, Pci: LOST, Gpus: f.gpus(0)}, UNKNOWN),
     "from outside": ({Vantage: f.vantage(job_environment=False, why_not="x")}, UNKNOWN),
     "small, from outside": ({**SMALL, Vantage: f.vantage(job_environment=False)}, UNKNOWN),

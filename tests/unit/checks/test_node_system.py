@@ -112,6 +112,12 @@ def test_what_is_kept_back_for_root_is_no_room_for_others(uid: int, failed: set[
 
 
 def test_a_variable_comes_before_tmp() -> None:
+    given = {"TMPDIR": "/scratch/ada"}
+    mended = said(environment=given, rooms={"/scratch/ada": 0, "/tmp": errno.ENOSPC})
+    assert "/tmp" not in mended and mended["temporary files"].status is PASS
+    assert mended["temporary files"].notes == ("/tmp is full: what does not ask for TMPDIR still writes there",)
+    assert said(environment=given, rooms={"/scratch/ada": errno.ENOSPC, "/tmp": errno.ENOSPC})["/tmp"].status is FAIL
+    assert said(environment=given, rooms={"/scratch/ada": 0, "/tmp": errno.EIO})["/tmp"].status is FAIL  # a disk that dies
     found = said(environment={"TMPDIR": "/scratch/ada"}, rooms={"/scratch/ada": 0, "/tmp": errno.EROFS})
     assert found["temporary files"].message == "files can be written: TMPDIR, /var/tmp, the working folder"
 
