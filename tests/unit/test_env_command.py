@@ -243,3 +243,11 @@ def test_lines_that_end_in_cr_lf_are_mended_by_a_command(tmp_path: Path, capsys:
     script.write_bytes(b"export NCCL_DEBUG=WARN\r\nsrun ./a\r\n")
     assert run([str(script)]) == 3
     assert f"sed -i 's/\\r$//' '{script}'" in capsys.readouterr().out
+
+
+def test_what_a_launcher_sets_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is judged, and NCCL does not read it."""
+    assert variable_page.run("master_addr") == 0
+    said = capsys.readouterr().out
+    assert said == "MASTER_ADDR\n  set or read by  torch\n  means           where node 0 is\n"
+    assert variable_page.run("NCCL_IB_GIDINDEX") == 2 and "did you mean NCCL_IB_GID_INDEX?" in capsys.readouterr().err

@@ -22,6 +22,10 @@ MEANT = [
     (["deploy", "slrum"], "did you mean slurm?"),
     (["expect", "--leave-out", "adresses"], "did you mean addresses?"),
     (["explain", "NCCL_IB_GID_INDX"], "netdoctor env --explain NCCL_IB_GID_INDEX"),
+    (["preflight", "--only", "net.sock"], "did you mean net.socket_ifname?"),
+    (["preflight", "--only", "rdma"], "did you mean rdma.dev_infiniband, rdma.gid, rdma.gpudirect?"),
+    (["preflight", "--only", "RDMA.*"], "did you mean rdma.dev_infiniband, rdma.gid, rdma.gpudirect?"),
+    (["explain", "rdma"], "did you mean rdma.dev_infiniband, rdma.gid, rdma.gpudirect?"),
     (["explain", "net.port_rnge"], "did you mean net.port_range?"),
     (["log", "-f", "htm", "x"], "did you mean html?"),
 ]
