@@ -234,7 +234,7 @@ def schema(
 @takes(*JUDGED, *TOLD, "exit_style")
 def log(
     options: Options,
-    files: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-", help="Logs of one job; gzip too.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-", help="Logs of one job; gzip, bzip2, xz too.")],
 ) -> int:
     """Root cause from NCCL, torch and Gloo output: what happened first, who is a victim, what mends it."""
     from netdoctor.cli import log as command
