@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from netdoctor.cli import startable
 from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult, Command, Finding, Json, Status, plain
@@ -51,6 +52,8 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
             raise UsageError(f"--python: {overrides['python']}: {error.strerror}") from None
         if not there:
             raise UsageError(f"--python: {overrides['python']}: {_no_interpreter(overrides['python'])}")
+        if found := far.call(startable.obstacle, overrides["python"], path=overrides["python"]):
+            raise UsageError(f"--python: {overrides['python']}: no interpreter: {found.why}")
     defaults = {"fail_on": policy.FAIL_ON[command]} if command in policy.FAIL_ON else {}
     try:
         loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded, expect=options.expect)

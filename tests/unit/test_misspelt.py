@@ -42,6 +42,7 @@ REFUSED = [
     (["--termination-log", ""], "--termination-log: it names no file"),
     (["--python", "/nowhere/python"], "/nowhere/python: no such file"),
     (["--python", "/etc"], "/etc: a folder"),
+    (["--python", "/etc/passwd"], "--python: /etc/passwd: no interpreter: it may not be executed (mode 0644)"),
 ]
 
 
