@@ -62,7 +62,6 @@ if [ -n "$late" ]; then
 fi
 case $code in
   0 | 3) ;;
-  2) echo "netdoctor: netdoctor.conf is wrong, and nothing was looked at: the node is left as it is" ;;
   *) echo "netdoctor: exit $code says nothing about the node: it is left as it is" ;;
 esac
 if [ "$what" = prolog ] && [ "$code" = 3 ]; then
