@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 
+NEEDED = ("psutil", "pynvml", "pyudev", "typer", "yaml")  # dependencies of pyproject.toml, by what is imported
 OLDEST = (3, 10)  # requires-python of pyproject.toml, which nobody reads where a clone is run as it lies
 
 
@@ -32,16 +33,38 @@ def main() -> None:
     except (MemoryError, OSError) as error:  # of the import: the command's own are told by it
         sys.stderr.write(f"netdoctor: inconclusive: too little memory or too few descriptors to start ({error})\n")
         sys.exit(4)
-    except ImportError as error:
-        if hasattr(sys.modules.get("netdoctor"), "__version__"):
+    except (ImportError, AttributeError) as error:
+        if not (why := in_the_way(error)):
             raise
-        # On PyPI another project has the import name: its file came in the place of ours.
-        sys.stderr.write(f"netdoctor: another project's netdoctor lies over this one ({error}): pip uninstall netdoctor, ")
-        sys.stderr.write("then install ours again\n")
+        sys.stderr.write(f"netdoctor: {why}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("netdoctor: interrupted by SIGINT\n")
         sys.exit(130)
+
+
+def in_the_way(error: Exception) -> str:
+    """Why what is imported here is not what was meant, and what mends it; "" where that is a defect of ours."""
+    folders = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    package = sys.modules.get("netdoctor")
+    if not hasattr(package, "__version__"):
+        ours = os.path.dirname(os.path.abspath(__file__))
+        other = os.path.abspath(next(iter(getattr(package, "__path__", ())), ours))
+        if other != ours:  # a folder that Python looks into before ours: of a clone it is the parent, too
+            by = "take its folder out of PYTHONPATH" if os.path.dirname(other) in folders else "start it in another folder"
+            return f"{other} hides the netdoctor that lies in {ours}: {by}"
+        # On PyPI another project has the import name: its file came in the place of ours.
+        again = "pip uninstall netdoctor, then install ours again"
+        return f"another project's netdoctor lies over this one ({error}): {again}"
+    for name in sorted(sys.stdlib_module_names & sys.modules.keys()):
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if os.path.dirname(os.path.abspath(file)) in folders:
+            return f"{file} hides Python's own {name}: take its folder out of PYTHONPATH"
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing in NEEDED:
+        how = "install netdoctor with pip, which brings it, or run the one file (make pyz); in a clone: make preflight"
+        return f"{sys.executable} has no {missing}: {how}"
+    return ""
 
 
 def leave_folder() -> None:

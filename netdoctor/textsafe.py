@@ -66,6 +66,14 @@ def listed(items: Sequence[str], most: int = 8, *, between: str = ", ", of: int 
     return between.join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def meant(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """As `nearest`, but where what was written is how names begin (``net``, ``net.*``, ``net.sock``) all of these."""
+    begin, names = name.casefold().rstrip(".*"), list(dict.fromkeys(known))
+    whole = [one for one in names if begin and one.casefold().startswith(f"{begin}.")]  # those of its area
+    found = whole or [one for one in names if len(begin) >= 3 and one.casefold().startswith(begin)]
+    return f"; did you mean {listed(found)}?" if found else nearest(name, names, cutoff=cutoff)
+
+
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """``; did you mean NAME?`` with the one of `known` that is written most alike, whatever its case; "" where none is."""
     import difflib

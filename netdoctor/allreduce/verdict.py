@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from netdoctor.allreduce.interruption import Interruption, InterruptionKind
 from netdoctor.facts.runs import PHASES, AllReduce, NcclFacts, Obstacle, RankResult, Reason, Run, State, TorchFacts
+from netdoctor.process import signals
 
 Event = Mapping[str, Any]
 
@@ -254,10 +255,7 @@ def _why(rank: Rank) -> str:
 
 def _end(rank: Rank) -> str:
     if rank.exit is not None and rank.exit < 0:
-        try:
-            return f"{rank.name} was ended by {signal.Signals(-rank.exit).name}"
-        except ValueError:
-            return f"{rank.name} was ended by signal {-rank.exit}"
+        return f"{rank.name} {signals.ended(rank.exit)}"
     return f"{rank.name} exited with status {rank.exit}"
 
 
@@ -300,5 +298,5 @@ def facts_of(kind: type[Facts], events: Iterable[Event]) -> Facts:
         elif event.get("event") == "facts":
             ended = event.get("status")
     if ended and not got.get("error"):
-        got["error"] = f"the child that asks {_ASKED[kind]} ended with status {ended}"
+        got["error"] = f"the child that asks {_ASKED[kind]} {signals.ended(ended)}"
     return kind(**got)

@@ -25,7 +25,7 @@ from netdoctor.allreduce.events import tidy
 from netdoctor.allreduce.sandbox import User
 from netdoctor.allreduce.shared import memory
 from netdoctor.facts.runs import Obstacle
-from netdoctor.process import proc
+from netdoctor.process import proc, signals
 
 PROTOCOL: Final = 1  # of rank.py
 MAX_PACKET: Final = 1 << 20
@@ -285,7 +285,7 @@ class Worker:
             elif event["event"] == "not started":
                 self.ended = event["error"]
             elif event["event"] == "ended" and self.ended is None:
-                self.ended = f"ended with status {event['status']}"
+                self.ended = signals.ended(event["status"])
             elif event["event"] == "gone":
                 self.abandoned = tuple(event["abandoned"])
                 self.gone = True

@@ -30,21 +30,37 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
     from netdoctor import policy
 
     named(output=options.output, termination_log=options.termination_log)
+    if options.output and options.termination_log and _one_file(options.output, options.termination_log):
+        raise UsageError(f"--output and --termination-log: {options.output}: the second would take the place of the first")
     if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
-        hint = nearest(options.exit_style, policy.EXIT_STYLES)
-        raise UsageError(f"--exit-style: must be one of {', '.join(policy.EXIT_STYLES)}, not {options.exit_style!r}{hint}")
+        styles, hint = ", ".join(policy.EXIT_STYLES), nearest(options.exit_style, policy.EXIT_STYLES)
+        raise UsageError(f"{options.said('exit_style')}: must be one of {styles}, not {options.exit_style!r}{hint}")
     known = formats.names(metrics=command in (Command.PREFLIGHT, Command.FLEET))
     for form in filter(None, (options.format, options.form)):  # also where --brief is printed
         if form not in known:
-            raise UsageError(f"--format: must be one of {', '.join(known)}, not {form!r}{nearest(form, known)}")
+            raise UsageError(f"{options.said('format')}: must be one of {', '.join(known)}, not {form!r}{nearest(form, known)}")
     if options.brief and options.format not in (None, "brief"):
         raise UsageError(f"--brief and --format {options.format}: one report is printed; give one of the two")
     for name in _wanted(options):
         if name not in known:
             suffixes = ", ".join(suffix for one in known for suffix in formats.FORMATS[one].suffixes)
-            raise UsageError(f"--output: {options.output}: no format of this command has {name}; there are {suffixes}")
+            where = f"{options.said('output')}: {options.output}"
+            raise UsageError(f"{where}: no format of this command has {name}; there are {suffixes}")
         if reason := formats.lacking(name):
             raise UsageError(reason)
+
+
+def _one_file(first: str, second: str) -> bool:
+    """Whether two names are of one file, links followed; what is no regular file (a terminal, /dev/null) takes both."""
+
+    def same() -> bool:
+        place = os.path.realpath(first)
+        return place == os.path.realpath(second) and (os.path.isfile(place) or not os.path.lexists(place))
+
+    try:
+        return far.call(same, path=_place(first))
+    except OSError:
+        return False
 
 
 def foretell(*paths: str | None) -> int:
@@ -100,10 +116,15 @@ def interrupted(report: Report, number: int | None) -> Report:
 def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
     """Print the report (on stdout, or `to`), write it where asked, and return the exit code."""
     from netdoctor import policy
+    from netdoctor.process import files
     from netdoctor.report import terminal
 
-    stream = to or sys.stdout
-    failed = 0
+    stream, failed, printed = to or sys.stdout, 0, options.form or "text"
+    if stream is sys.stdout and options.output is not None and files.descriptor(options.output) == 1:
+        if options.form is not None:  # the file's format is this one
+            options = replace(options, output=None)
+        else:  # a program reads it there: the report for people goes to the other stream
+            stream = sys.stderr
     if options.termination_log is not None:  # where it cannot be written a line on stderr says so; the verdict stays
         write(options.termination_log, without(formats.render(report, "termination"), options))
     if options.output is not None:
@@ -111,9 +132,9 @@ def deliver(report: Report, options: Options, to: TextIO | None = None) -> int:
         metrics = formats.FORMATS[name].metrics
         failed = write(options.output, without(_rendered(report, options, name), options), metrics=metrics)
     width, colour = terminal.width(stream, os.environ), terminal.colour(stream, os.environ)
-    text = without(_rendered(report, options, options.form or "text", width=width, colour=colour), options)
+    text = without(_rendered(report, options, printed, width=width, colour=colour), options)
     try:
-        _print(text if text.endswith("\n") else text + "\n", options.form or "text", stream)
+        _print(text if text.endswith("\n") else text + "\n", printed, stream)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

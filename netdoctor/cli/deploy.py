@@ -63,6 +63,17 @@ def refused(why: str) -> int:
     return deliver.refuse(f"deploy: {why}", Options())
 
 
+def deploy(what: str | None, to: str | None, manifest: str | None, image: str | None) -> int:
+    """One integration as files, or one manifest with the gate in it; the exit code."""
+    if manifest is not None and what != "kubernetes":
+        return refused("--gate: of kubernetes alone")
+    if manifest is not None and to is not None:
+        return refused("--gate and --to: the gated manifest is printed: netdoctor deploy kubernetes --gate FILE > NEW")
+    if manifest is None and image is not None:
+        return refused("--image: of --gate alone; the files have a place of their own for it")
+    return run(what, to) if manifest is None else gate(manifest, image)
+
+
 def gate(file: str, image: str | None) -> int:
     """Print the manifest in `file` with the gate in its pods."""
     from importlib.resources import files
@@ -96,6 +107,8 @@ def run(what: str | None, to: str | None) -> int:
         return 0
     if to == "":  # an empty variable of a script must not become the working folder
         return refused("--to: it names no folder")
+    if to is not None and os.path.lexists(to) and not os.path.isdir(to):
+        return refused(f"--to: {to}: it is there, and no folder: the files are several")
     if what not in there:
         return refused(f"there is {', '.join(there)}; not {what!r}{nearest(what, there)}")
     found = list(_below(here / what))

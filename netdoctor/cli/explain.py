@@ -15,7 +15,7 @@ from netdoctor.causes.results import RESULTS, ResultRow
 from netdoctor.fixes import mends
 from netdoctor.model import Fix
 from netdoctor.plugins import Loaded, needs
-from netdoctor.textsafe import clean, nearest
+from netdoctor.textsafe import clean, meant
 from netdoctor.variables.catalogue import closest, lookup
 
 WIDTH: Final = 100
@@ -57,7 +57,7 @@ def explain(loaded: Loaded, id: str, width: int = WIDTH) -> str:
     known = [*(s.id for s in loaded.specs), *CAUSES, *RESULTS]
     if near := closest(id.upper()) if "_" in id and id.isupper() else None:
         raise LookupError(f"{clean(id)!r} is no variable; did you mean {near}? netdoctor env --explain {near}")
-    hint = nearest(id, known) or "; netdoctor list names the checks"
+    hint = meant(id, known) or "; netdoctor list names the checks"
     raise LookupError(f"no check and no cause {clean(id)!r}{hint}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -11,15 +13,28 @@ from netdoctor.cli import deliver, setup
 from netdoctor.cli.options import Options
 from netdoctor.config import documents
 from netdoctor.model import CheckResult, Command, Finding, Report, Status
-from netdoctor.process import given
+from netdoctor.process import given, unpack
 from netdoctor.process.signals import Interrupted, interruptible
+from netdoctor.textsafe import clean
 
 if TYPE_CHECKING:
     from netdoctor.nccl.log.facts import LogFacts
     from netdoctor.policy import Decide
 
-_BLOCK: Final = 1 << 20
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
+_SCRIPTS: Final = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".pbs", ".lsf")
+# First bytes that no text has, of what lies beside logs (file(1), magic).  NULs alone tell nothing: a log that was cut short
+# while it was written (logrotate's copytruncate) begins with them.
+_BINARY: Final = (
+    (b"\x7fELF", "a program or a library"),
+    (b"\x89PNG\r\n\x1a\n", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"PK\x03\x04", "zip, as torch.save and numpy.savez write it"),
+    (b"\x93NUMPY", "an array of numpy"),
+    (b"\x89HDF\r\n\x1a\n", "HDF5"),
+    (b"%PDF-", "PDF"),
+    (b"SQLite format 3\0", "SQLite, as nsys writes it"),
+)
 _MAX_FILES: Final = 65536
 _MAX_DEPTH: Final = 32
 
@@ -92,9 +107,11 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
     try:
         with interruptible():
             for path in _expand(paths):
-                if what := _document(path):  # it quotes logs, and is none
-                    if path in paths:
+                if what := _no_log(path):
+                    if [path] == list(paths):
                         raise setup.UsageError(f"{path}: {what}; it is no log")
+                    if path in paths:  # `log *` names it with the logs beside it
+                        print(clean(f"netdoctor: {path}: {what}; not read: it is no log"), file=sys.stderr)
                     continue
                 parser.file(path)
                 for block in _blocks(path):
@@ -110,16 +127,21 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
     return (facts if stop else replace(facts, written=_written(facts.files))), stop
 
 
-def _document(path: str) -> str | None:
-    """In words what netdoctor wrote into a file and who reads it; None: it is a log."""
+def _no_log(path: str) -> str | None:
+    """In words what a file is that is surely no log, and who reads it; None: read it."""
     import os
 
-    if not os.path.isfile(path) or not given.start(path, 64).lstrip().startswith(b"{"):
+    if not os.path.isfile(path):
         return None
-    try:
-        return documents.ours(given.text(path, errors="replace"))
-    except OSError:  # larger than a document of ours
-        return None
+    first = given.start(path, 64)
+    if first.lstrip().startswith(b"{"):  # of ours it quotes logs
+        try:
+            return documents.ours(given.text(path, errors="replace"))
+        except OSError:  # larger than a document of ours
+            return None
+    if first.startswith(b"#!") and path.endswith(_SCRIPTS):  # a log may begin with its script, but has no such name
+        return f"a job script: `netdoctor env --file {shlex.quote(path)}` judges its variables"
+    return next((f"a binary file ({what})" for magic, what in _BINARY if first.startswith(magic)), None)
 
 
 def _written(paths: Sequence[str]) -> bool:
@@ -189,7 +211,8 @@ def _blocks(path: str) -> Iterator[bytes | None]:
     """None, last, for a file that ends before its end."""
     came = given.blocks(path)  # as it comes: a whole block of a pipe would be waited for, and lost to a signal
     with contextlib.closing(came):
-        yield from _unpacked(lambda: next(came, b""))
+        first = unpack.at_least(next(came, b""), read := lambda: next(came, b""))
+        yield from _recoded(first, read) if first[:2] in _UTF16 else unpack.unpacked(first, read)
 
 
 def _recoded(first: bytes, read: Callable[[], bytes]) -> Iterator[bytes]:
@@ -200,37 +223,3 @@ def _recoded(first: bytes, read: Callable[[], bytes]) -> Iterator[bytes]:
     while first:
         yield decode(first).encode("utf-8", "replace")
         first = read()
-
-
-def _unpacked(read: Callable[[], bytes]) -> Iterator[bytes | None]:
-    """Blocks of a stream, unpacked where it is gzip (RFC 1952: 1f 8b), by its bytes and not by its name."""
-    first = read()
-    if len(first) == 1:
-        first += read()
-    if first[:2] in _UTF16:
-        yield from _recoded(first, read)
-        return
-    if first[:2] != b"\x1f\x8b":
-        while first:
-            yield first
-            first = read()
-        return
-    import zlib
-
-    unpack = zlib.decompressobj(31)
-    while first:
-        try:
-            out = unpack.decompress(first, _BLOCK)
-        except zlib.error as error:
-            raise OSError(0, f"not a sound gzip file: {error}") from None
-        if out:
-            yield out
-        first = unpack.unconsumed_tail
-        if not first and unpack.eof and unpack.unused_data:  # several members after each other
-            rest = unpack.unused_data
-            unpack = zlib.decompressobj(31)
-            first = rest if rest[:2] == b"\x1f\x8b" else b""
-        elif not first:
-            first = read()
-            if not first and not unpack.eof:
-                yield None

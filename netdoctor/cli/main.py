@@ -55,15 +55,14 @@ def preflight(
         typer.Option("--serve", metavar="[HOST:]PORT", help="Look again and again, and serve the metrics of the last look."),
     ] = None,
     every: Annotated[
-        float,
-        typer.Option("--every", metavar="SECONDS", help="Of --serve: from look to look (default 600).", show_default=False),
-    ] = 600.0,
+        float | None, typer.Option("--every", metavar="SECONDS", help="Of --serve: from look to look (default 600).")
+    ] = None,
 ) -> int:
     """Look at this node, run a short all-reduce, say what is wrong and what mends it."""
-    if serve is not None:
+    if serve is not None or every is not None:
         from netdoctor.cli import serve as server
 
-        return server.serve(options, serve, every)
+        return server.serve(options, serve, every, plan=plan)
     from netdoctor.cli import preflight as command
 
     return command.plan(options) if plan else command.preflight(options)
@@ -235,7 +234,7 @@ def schema(
 @takes(*JUDGED, *TOLD, "exit_style")
 def log(
     options: Options,
-    files: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-", help="Logs of one job; gzip too.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE|DIR|-", help="Logs of one job; gzip, bzip2, xz too.")],
 ) -> int:
     """Root cause from NCCL, torch and Gloo output: what happened first, who is a victim, what mends it."""
     from netdoctor.cli import log as command
@@ -297,9 +296,7 @@ def deploy(
     """Print or write what puts netdoctor to work: manifests, prologs, playbooks, units."""
     from netdoctor.cli import deploy as command
 
-    if gate is not None and what != "kubernetes":
-        raise typer.Exit(command.refused("--gate: of kubernetes alone"))
-    raise typer.Exit(command.run(what, to) if gate is None else command.gate(gate, image))
+    raise typer.Exit(command.deploy(what, to, gate, image))
 
 
 config = typer.Typer(name="config", help="What is configured here.", no_args_is_help=True, rich_markup_mode=None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, get_args, get_type_hints
@@ -22,12 +24,14 @@ class Once(TyperCommand):
     """A command that writes one file: a second --output is refused, where the first would silently not be written."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         names = [param.name for param in given]
         if names.count("output") > 1:
-            raise typer.BadParameter(
-                "given more than once: one run writes one file; --format prints another form: -f junit > b.xml"
-            )
+            last = str(values["output"])
+            form = formats.of_file(last, None)
+            told = any(param.name == "format" for param in self.params) and form in formats.FORMATS
+            hint = f"; the other form can be printed: --format {form} > {shlex.quote(last)}" if told else ""
+            raise typer.BadParameter(f"--output (-o) is given more than once, and one run writes one file{hint}")
         rest = super().parse_args(ctx, args)
         # NETDOCTOR_BRIEF and NETDOCTOR_FORMAT: the command line's word counts more.
         for said, other, nothing in (("format", "brief", False), ("brief", "format", None)):
@@ -131,6 +135,12 @@ class Options:
     def form(self) -> str | None:
         """The format, however it was asked for."""
         return "brief" if self.brief else self.format
+
+    def said(self, name: str) -> str:
+        """By what an option was given: its own name, or that of its variable."""
+        variable, value = f"NETDOCTOR_{name.upper()}", getattr(self, name)
+        text = " ".join(value) if isinstance(value, list) else value
+        return variable if text is not None and os.environ.get(variable) == text else f"--{name.replace('_', '-')}"
 
     def overrides(self) -> dict[str, Any]:
         """What of it the configuration has, too, by the configuration's keys."""

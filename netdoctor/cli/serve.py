@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from netdoctor import policy
 from netdoctor.cli import deliver
 from netdoctor.cli.options import Options
 from netdoctor.cli.setup import UsageError
@@ -27,9 +28,14 @@ LIMIT: Final = 3600.0  # seconds for one look: more than any budget that anybody
 _OWN: Final = ("--serve", "--every")
 
 
-def serve(options: Options, listen: str, every: float) -> int:
+def serve(options: Options, listen: str | None, every: float | None, *, plan: bool = False) -> int:
     """Look, serve, wait, look again; the exit code where it cannot begin."""
+    if listen is None:
+        return deliver.refuse("--every: of --serve alone; without it there is one look", options)
+    every = 600.0 if every is None else every
     try:
+        if plan:
+            raise UsageError("a plan has no metrics: without --plan")
         host, port = _address(listen)
         if not 10 <= every <= 86400:
             raise UsageError("--every: seconds, from 10 to 86400")
@@ -50,7 +56,10 @@ def serve(options: Options, listen: str, every: float) -> int:
         with signals.interruptible():  # as process 1 of a container, too, of which the kernel takes no default action
             while True:
                 begun = time.monotonic()
-                last.take(look(command))
+                said, code = look(command)
+                last.take(said)
+                if said is None and last.looks == 1 and code == policy.styled(deliver.USAGE, options.exit_style):
+                    return code  # the command line is refused, now and at every look; why stands on stderr
                 time.sleep(max(0.0, begun + every - time.monotonic()))
     except signals.Interrupted as end:
         return 128 + end.number
@@ -61,7 +70,7 @@ class Last:
 
     def __init__(self) -> None:
         self._families: tuple[Metric, ...] = ()
-        self._failed, self._looks = 0.0, 0
+        self._failed, self.looks = 0.0, 0
 
     def take(self, said: str | None) -> None:
         """`None`: a look without a report."""
@@ -71,28 +80,28 @@ class Last:
             self._families = tuple(text_string_to_metric_families(said)) if said else ()
         except ValueError:
             self._families = ()
-        self._failed, self._looks = float(not self._families), self._looks + 1
+        self._failed, self.looks = float(not self._families), self.looks + 1
 
     def collect(self) -> Iterable[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         yield from self._families
-        if self._looks:
+        if self.looks:
             yield GaugeMetricFamily("netdoctor_look_failed", "1 where the last look gave no report.", self._failed)
-        yield CounterMetricFamily("netdoctor_looks", "Looks since this process began.", self._looks)
+        yield CounterMetricFamily("netdoctor_looks", "Looks since this process began.", self.looks)
 
 
-def look(command: Sequence[str]) -> str | None:
-    """What one look prints; None where it gave no report."""
+def look(command: Sequence[str]) -> tuple[str | None, int | None]:
+    """What one look prints, None where it gave no report, and its exit code, None where it had none."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         print(f"netdoctor: the look: {clean(str(error))}", file=sys.stderr, flush=True)
-        return None
+        return None, None
     if told := done.stderr.decode(errors="replace").strip():
         print(clean(told[-2000:]), file=sys.stderr, flush=True)
     said = done.stdout.decode(errors="replace")
-    return said if "netdoctor_verdict" in said else None
+    return said if "netdoctor_verdict" in said else None, done.returncode
 
 
 def again() -> list[str]:

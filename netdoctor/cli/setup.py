@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from netdoctor.cli import startable
 from netdoctor.config.document import ConfigError
 from netdoctor.config.load import Config
 from netdoctor.model import CheckResult, Command, Finding, Json, Status, plain
 from netdoctor.process import far
-from netdoctor.textsafe import nearest
+from netdoctor.textsafe import meant, nearest
 
 if TYPE_CHECKING:
     from netdoctor.api import CheckSpec
@@ -37,7 +38,7 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
     from netdoctor.config import load as config
 
     if options.only is not None and not options.ids:  # an empty variable of a script must not become all checks
-        raise UsageError("--only: it names no check; netdoctor list names them")
+        raise UsageError(f"{options.said('only')}: it names no check; netdoctor list names them")
     named(config=options.config, expect=options.expect)
     overrides = options.overrides()
     if isinstance(overrides["python"], str) and "/" in overrides["python"]:
@@ -51,6 +52,8 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
             raise UsageError(f"--python: {overrides['python']}: {error.strerror}") from None
         if not there:
             raise UsageError(f"--python: {overrides['python']}: {_no_interpreter(overrides['python'])}")
+        if found := far.call(startable.obstacle, overrides["python"], path=overrides["python"]):
+            raise UsageError(f"--python: {overrides['python']}: no interpreter: {found.why}")
     defaults = {"fail_on": policy.FAIL_ON[command]} if command in policy.FAIL_ON else {}
     try:
         loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded, expect=options.expect)
@@ -169,7 +172,7 @@ def load_checks(
     known = {spec.id for spec in loaded.specs} | {result.id for result in loaded.results} | set(only if lost else ())
     missing = [id for id in only if id not in known]
     if missing:
-        words = f"--only: no check {missing[0]!r}{nearest(missing[0], sorted(known)) or '; netdoctor list names them'}"
+        words = f"--only: no check {missing[0]!r}{meant(missing[0], sorted(known)) or '; netdoctor list names them'}"
         raise UsageError("; ".join([words, *(f"{f.subject}: {f.message}" for r in loaded.results for f in r.findings)]))
     _warn(config, loaded)
     results = loaded.results
@@ -241,12 +244,23 @@ def policy_data(config: Config) -> dict[str, Json]:
 
 
 def become(config: Config) -> None:
-    """As root with a user named: be that user from here on, without a way back (setgroups, setgid, setuid, no_new_privs)."""
-    if config.user in (None, "root", "0") or os.geteuid() != 0:  # root is root without any account: slim images have none
+    """As root with a user named: be that user from here on, without a way back (setgroups, setgid, setuid, no_new_privs).
+
+    For others the user of the site's file, which is for root's looks too, means nothing; the command line's would be untrue.
+    """
+    if config.user is None or (config.user in ("root", "0") and os.geteuid() == 0):  # slim images have no account of root
         return
+    from netdoctor.config.load import said_by
     from netdoctor.process import users
 
+    if os.geteuid() != 0:
+        if config.sources.get("user") == "command line" and not users.is_me(config.user):
+            if config.user not in ("root", "0"):
+                raise UsageError(f"--user: root only: uid {os.geteuid()} cannot look and run as {config.user}")
+            # a manifest's word for images of any user (deploy/kubernetes): it counts where the image's is root
+            print(f"netdoctor: --user {config.user} counts for root alone: uid {os.geteuid()} looks and runs", file=sys.stderr)
+        return
     try:
         users.become(config.user)
     except users.UserError as error:
-        raise UsageError(f"--user: {error}") from None
+        raise UsageError(f"{said_by(config, 'user')}: {error}") from None

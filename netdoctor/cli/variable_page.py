@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from netdoctor import environment
 from netdoctor.cli import deliver, setup
 from netdoctor.cli.env import parsed_version
 from netdoctor.cli.options import Options
@@ -19,6 +20,9 @@ def run(name: str, version: str | None = None) -> int:
     """Print it; the exit code."""
     row = lookup(name) or lookup(name.upper())
     try:
+        if row is None and (own := environment.exact(name) or environment.exact(name.upper())):
+            sys.stdout.write(_of_launchers(own))
+            return 0
         if row is None:
             near = closest(name.upper())
             hint = f"; did you mean {near}?" if near else ""
@@ -49,6 +53,16 @@ _ACCEPTS: Final = {
     "text": "a text",
     "alias": "an older name of a torch variable",
 }
+
+
+def _of_launchers(name: str) -> str:
+    """The page of a variable that NCCL and the programs around it do not read: what netdoctor takes it for."""
+    row = environment.lookup(name)
+    assert row is not None
+    lines = [name, f"  set or read by  {row.program}", f"  means           {row.role.value}"]
+    if row.of is not None:
+        lines.append(f"  belongs to      {row.of.value}")
+    return "\n".join([*lines, ""])
 
 
 def explained(row: Variable, version: Version | None) -> str:

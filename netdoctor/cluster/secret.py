@@ -59,7 +59,8 @@ def take(file: str | None, environ: MutableMapping[str, str]) -> Secret:
         return Secret()
     if not TOKEN.fullmatch(said):
         where = f"--token-file {file}" if file is not None else VARIABLE
-        raise SecretError(f"{where}: a token is 16 to 1024 printable characters without spaces ({HOW})")
+        # no "NETDOCTOR_TOKEN: a …": what follows such a name and a colon is taken out as a credential
+        raise SecretError(f"{where} is no token: 16 to 1024 printable characters without spaces ({HOW})")
     return Secret(Proof.TOKEN, said.encode())
 
 

@@ -140,18 +140,19 @@ def load(
     notes: list[str] = []
     named = path or environ.get(f"{PREFIX}CONFIG") or None
     layers: list[tuple[str, dict[str, Any]]] = []
-    base = _file(site, must=False)
+    of_base: list[str] = []
+    base = _file(site, must=False, notes=of_base)
     locked = bool(base and base.get("lock"))
     if base is not None and (locked or named is None):
         layers.append((site, base))
+        notes += of_base
     if named is not None and not _same(named, site, base):
-        layers.append((named, _file(named, must=True) or {}))
+        layers.append((named, _file(named, must=True, notes=notes) or {}))
     if expect is not None:
-        said = _file(expect, must=True) or {}
+        said = _file(expect, must=True, notes=notes) or {}
         if other := next((key for key in said if not key.startswith("expected.")), None):
             raise ConfigError("says more than what is expected: give it with --config", source=expect, key=other)
         layers.append((expect, said))
-    notes += [f"{file} is empty: nothing is set by it" for file, values in layers if not values]
     from_env = _environment(environ)
     given = _overrides(overrides or {})
     profiles = {values.get("profile") for values in (from_env, given, *(v for _, v in layers))}
@@ -222,7 +223,19 @@ def _build(merged: Mapping[str, Any], notes: tuple[str, ...]) -> Config:
     return Config(job=Job(**parts["job"]), expected=Expect(**parts["expected"]), **parts[""], notes=notes)
 
 
-def _file(path: str, *, must: bool) -> dict[str, Any] | None:
+def said_by(config: Config, key: str) -> str:
+    """Who said the value of a key that counts, by the name that its author knows: an option, a variable, ``FILE:LINE: key``."""
+    source = config.sources.get(key, "")
+    if named := {"command line": _option(key), "environment": variable(key), "": key}.get(source):
+        return named
+    try:
+        line = parse(given.text(source), source)[1].get(tuple(key.split(".")))
+    except (OSError, ValueError, ConfigError):  # a snapshot, or gone since
+        line = None
+    return f"{source}:{line}: {key}" if line else f"{source}: {key}"
+
+
+def _file(path: str, *, must: bool, notes: list[str]) -> dict[str, Any] | None:
     try:
         raw = given.whole(path, MAX_BYTES, far.LIMIT)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -236,14 +249,18 @@ def _file(path: str, *, must: bool) -> dict[str, Any] | None:
     except UnicodeDecodeError as error:
         raise ConfigError("not UTF-8", source=path, line=raw.count(b"\n", 0, error.start) + 1) from None
     data, lines = parse(text, path)
+    nothing = f"{path} is empty: nothing is set by it"
     if data is None:
+        notes += [nothing] * (not text.strip())  # one of comments alone is what a package brings
         return {}
 
     def wrong(at: Path, message: str) -> ConfigError:
         line = next((lines[at[:n]] for n in range(len(at), -1, -1) if at[:n] in lines), None)
         return ConfigError(message, source=path, line=line, key=dotted(at))
 
-    return _flatten(data, wrong)
+    flat = _flatten(data, wrong)
+    notes += [nothing] * (not flat and bool(data))
+    return flat
 
 
 def _leads(path: str) -> str:

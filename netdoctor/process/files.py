@@ -80,6 +80,8 @@ def _ask(folder: int, name: str) -> None:
 def _why(error: OSError | ValueError) -> str:
     """In the kernel's words, or ours: refused here, or a NUL byte in the path."""
     number = error.errno if isinstance(error, OSError) else None
+    if number == errno.ENXIO:  # of open(2) with O_NONBLOCK, where nothing but pipes and character devices is opened so
+        return "a pipe that nobody reads, or a device that is not there (ENXIO)"
     return f"{os.strerror(number)} ({errno.errorcode.get(number, '?')})" if number else str(error)
 
 

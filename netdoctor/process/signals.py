@@ -36,6 +36,13 @@ class Interrupted(BaseException):
         self.number = number
 
 
+def ended(status: int) -> str:
+    """How a process ended, by its status as subprocess has it: below 0 it is a signal's number."""
+    if -status not in signal.valid_signals():
+        return f"ended with status {status}"
+    return f"was ended by {signal.Signals(-status).name if -status < signal.SIGRTMIN else f'signal {-status}'}"
+
+
 def defer() -> None:
     """From here to `restore` signals are noted, and children can be waited for.  For the main thread only."""
     _noted.clear()

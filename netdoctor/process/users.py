@@ -28,6 +28,18 @@ def only_by_name() -> bool:
     return len(words) == 3 and words[0] == b"0" and words[1] != b"0" and words[2] == b"1"
 
 
+def is_me(name: str) -> bool:
+    """Whether that login name or uid is this process's user."""
+    import pwd
+
+    if name.isdecimal():
+        return int(name) == os.geteuid()
+    try:
+        return pwd.getpwnam(name).pw_uid == os.geteuid()
+    except KeyError:
+        return False
+
+
 def become(name: str) -> None:
     """Be `name` (a login name or a uid): its groups, gid and uid, and PR_SET_NO_NEW_PRIVS.  Raises UserError."""
     import pwd

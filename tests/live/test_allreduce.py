@@ -92,7 +92,7 @@ def test_a_fresh_import_gets_the_variables_at_start(folder: Path) -> None:
     [
         ("absent", "No module named 'torch'"),
         ("raise", "libcudart.so.12"),
-        ("crash", "ended with status -11"),
+        ("crash", "was ended by SIGSEGV"),
         ("quit", "SystemExit"),
         ("flood", "after the flood"),
         ("hang", "import torch was not done after"),

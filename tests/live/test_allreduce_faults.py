@@ -244,5 +244,5 @@ def test_a_killed_zygote_is_told_and_replaced(way: Way) -> None:
         assert made._worker is not None
         os.kill(made._worker.zygote, signal.SIGKILL)
         made._worker.wait(lambda: made._worker is not None and made._worker.ended is not None, time.monotonic() + 20)
-        assert made._worker.ended == "ended with status -9"
+        assert made._worker.ended == "was ended by SIGKILL"
         assert made.run(way.small).state == "finished"

@@ -95,6 +95,13 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     assert got.job == Job()
     assert ["is empty: nothing is set by it" in note for note in got.notes] == [True]  # a mount without its source, perhaps
     assert read(tmp_path, "profile: gate\n").notes == ()
+    assert ["is empty: nothing is set by it" in note for note in read(tmp_path, "\n").notes] == [True]
+
+
+@pytest.mark.parametrize("text", ["# expected:\n#   gpus: 8\n", "{}\n", "---\n# nothing yet\n"])
+def test_a_file_that_waits_for_its_settings_is_no_news(tmp_path: Path, text: str) -> None:
+    """As a package brings it: it would be told at every look."""
+    assert read(tmp_path, text).notes == ()
 
 
 def test_the_site_s_file_that_vanished_behind_its_link(tmp_path: Path) -> None:

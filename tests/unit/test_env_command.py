@@ -275,3 +275,11 @@ def test_a_place_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     pod = wrote(tmp_path, "kind: Pod\nspec: {env: [\n", "p.yaml")
     assert run([pod]) == 4
     assert capsys.readouterr().out.count(f"{pod}:3") == 2  # before the words, and as evidence
+
+
+def test_what_a_launcher_sets_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is judged, and NCCL does not read it."""
+    assert variable_page.run("master_addr") == 0
+    said = capsys.readouterr().out
+    assert said == "MASTER_ADDR\n  set or read by  torch\n  means           where node 0 is\n"
+    assert variable_page.run("NCCL_IB_GIDINDEX") == 2 and "did you mean NCCL_IB_GID_INDEX?" in capsys.readouterr().err

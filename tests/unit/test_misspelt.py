@@ -22,6 +22,10 @@ MEANT = [
     (["deploy", "slrum"], "did you mean slurm?"),
     (["expect", "--leave-out", "adresses"], "did you mean addresses?"),
     (["explain", "NCCL_IB_GID_INDX"], "netdoctor env --explain NCCL_IB_GID_INDEX"),
+    (["preflight", "--only", "net.sock"], "did you mean net.socket_ifname?"),
+    (["preflight", "--only", "rdma"], "did you mean rdma.dev_infiniband, rdma.gid, rdma.gpudirect?"),
+    (["preflight", "--only", "RDMA.*"], "did you mean rdma.dev_infiniband, rdma.gid, rdma.gpudirect?"),
+    (["explain", "rdma"], "did you mean rdma.dev_infiniband, rdma.gid, rdma.gpudirect?"),
     (["explain", "net.port_rnge"], "did you mean net.port_range?"),
     (["log", "-f", "htm", "x"], "did you mean html?"),
 ]
@@ -38,6 +42,7 @@ REFUSED = [
     (["--termination-log", ""], "--termination-log: it names no file"),
     (["--python", "/nowhere/python"], "/nowhere/python: no such file"),
     (["--python", "/etc"], "/etc: a folder"),
+    (["--python", "/etc/passwd"], "--python: /etc/passwd: no interpreter: it may not be executed (mode 0644)"),
 ]
 
 

@@ -128,8 +128,8 @@ def test_a_look_without_a_report_leaves_no_old_verdict() -> None:
 
 @pytest.mark.slow
 def test_what_gives_no_report_is_none() -> None:
-    assert serve.look([sys.executable, "-c", "raise SystemExit(2)"]) is None
-    assert serve.look(["/no/such/program"]) is None
+    assert serve.look([sys.executable, "-c", "raise SystemExit(2)"]) == (None, 2)
+    assert serve.look(["/no/such/program"]) == (None, None)
 
 
 @pytest.mark.slow

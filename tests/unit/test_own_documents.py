@@ -81,7 +81,7 @@ def test_what_is_no_file_is_not_read_twice(tmp_path: pathlib.Path, monkeypatch: 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "rank0.log").write_text("step 1\n")
     monkeypatch.setattr(given, "text", None)
-    assert log._document(str(tmp_path / "pipe")) is log._document(str(tmp_path / "rank0.log")) is None
+    assert log._no_log(str(tmp_path / "pipe")) is log._no_log(str(tmp_path / "rank0.log")) is None
 
 
 def test_reports_beside_the_logs_of_a_folder_are_passed_over(

@@ -6,7 +6,10 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import stat
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -138,3 +141,49 @@ def test_what_failed_must_pass(slurm: ModuleType, kept: dict[str, Any], report: 
 
 def test_a_name_stays_inside_the_folder(slurm: ModuleType) -> None:
     assert os.path.basename(slurm.Kept("../../etc/x").path) == ".._.._etc_x.json"
+
+
+@pytest.mark.parametrize(
+    ("conf", "said", "wrong"),
+    [
+        ("ACTION=drain\nON_UNKNOWN=report\nRESUME=no\n", {"ACTION": "drain", "ON_UNKNOWN": "report", "RESUME": "no"}, ""),
+        ("#ACTON=x\nMAIL=root\nexport NETDOCTOR_TOKEN=x\nPYTHONPATH=\n", {}, ""),
+        ("#\nACTION=drian\n", {"ACTION": "drian"}, ":2: ACTION=drian: must be drain or report; did you mean drain?"),
+        ("ACTION=drain\nACTION=x\n", {"ACTION": "x"}, ":2: ACTION=x: must be drain or report"),
+        ("ACTION=report\r\n", {"ACTION": "report\r"}, ":1: ACTION=report: must be drain or report; the line ends in CR LF"),
+        ("ON_UNKNOWN=maybe", {"ON_UNKNOWN": "maybe"}, ":1: ON_UNKNOWN=maybe: must be report or drain"),
+        ("RESUME=Yes\n", {"RESUME": "Yes"}, ":1: RESUME=Yes: must be no or yes; did you mean yes?"),
+        ("ACTON=report\n", {}, ":1: ACTON= is no setting; did you mean ACTION?"),
+        ("export action=report\n", {}, ":1: action= is no setting; did you mean ACTION?"),
+    ],
+)
+def test_what_means_nothing_in_netdoctor_conf_is_named(
+    slurm: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, conf: str, said: dict[str, str], wrong: str
+) -> None:
+    for name in slurm.WORDS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "netdoctor.conf"
+    path.write_bytes(conf.encode())
+    assert slurm.misspelt(str(path)) == ([f"{path}{wrong}"] if wrong else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("ACTION=drian", "netdoctor.conf:2: ACTION=drian: must be drain or report; did you mean drain?"),
+        ("ACTON=report", "netdoctor.conf:2: ACTON= is no setting; did you mean ACTION?"),
+        ("DEADLINE=8s", "netdoctor.conf: DEADLINE=8s: must be whole seconds: the node is left as it is"),
+    ],
+)
+def test_nothing_is_done_with_a_node_by_a_wrong_conf(tmp_path: pathlib.Path, line: str, told: str) -> None:
+    for file in FILE.parent.iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    called = tmp_path / "called"
+    (tmp_path / "netdoctor.conf").write_text(f"NETDOCTOR='/usr/bin/touch {called}'; PYTHON={sys.executable}\n{line}\n")
+    done = subprocess.run(["sh", tmp_path / "prolog.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and told in done.stdout and "the node is left as it is" in done.stdout
+    assert not called.exists()

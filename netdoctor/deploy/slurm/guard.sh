@@ -22,6 +22,12 @@ SCONTROL=scontrol
 STATE=/var/lib/netdoctor-slurm
 NODE=
 if [ -r "$where/netdoctor.conf" ]; then . "$where/netdoctor.conf"; fi
+case $DEADLINE in
+  '' | *[!0-9]*)
+    echo "netdoctor: $where/netdoctor.conf: DEADLINE=$DEADLINE: must be whole seconds: the node is left as it is"
+    exit 0
+    ;;
+esac
 export NETDOCTOR DEADLINE ACTION ON_UNKNOWN RESUME CONFIG SCONTROL STATE NODE
 if [ -n "${SLURM_CONF:-}" ]; then export SLURM_CONF; fi
 

@@ -10,8 +10,10 @@ a reason is anybody's to copy.  Another one's note is never replaced, and anothe
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -19,7 +21,7 @@ import subprocess
 import sys
 from typing import Any
 
-UNHEALTHY, INCONCLUSIVE = 3, 4
+CONFIGURATION, UNHEALTHY, INCONCLUSIVE = 2, 3, 4
 PREFIX = "netdoctor: "
 REASON_WIDTH = 200
 SCONTROL_SECONDS = 2.0  # four calls at most; a controller that does not answer is no fault of the node
@@ -30,8 +32,41 @@ HANDS_OFF = frozenset(
 _SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+# netdoctor.conf: what a setting may say; of the others any word is one.
+WORDS = {"ACTION": ("drain", "report"), "ON_UNKNOWN": ("report", "drain"), "RESUME": ("no", "yes")}
+SETTINGS = (*WORDS, "PYTHON", "NETDOCTOR", "DEADLINE", "CONFIG", "SCONTROL", "STATE", "NODE", "SLURM_CONF")
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=")
+
+
 class DefectError(Exception):
     """Nothing was learned about the node; says why."""
+
+
+def misspelt(conf: str) -> list[str]:
+    """What netdoctor.conf says that means nothing, by line: what its author wanted done with a node is then not known."""
+    try:
+        with open(conf, encoding="utf-8", errors="replace", newline="\n") as file:
+            lines = file.read().split("\n")
+    except OSError:
+        lines = []  # guard.sh had none either
+    names = [found[1] if (found := _ASSIGNMENT.match(line)) else "" for line in lines]
+    wrong = []
+    for number, name in enumerate(names, 1):
+        near = "" if name in ("", *SETTINGS) else _nearest(name.upper(), SETTINGS)
+        if near:  # a name like no other is a variable of the author's own: this is a fragment of sh
+            wrong.append(f"{conf}:{number}: {name}= is no setting; did you mean {near}?")
+    for name, words in WORDS.items():
+        value = os.environ.get(name, "")
+        if value and value not in words:
+            last = max((number for number, one in enumerate(names, 1) if one == name), default=0)
+            near = _nearest(value.strip().lower(), words)
+            hint = "; the line ends in CR LF" if value.endswith("\r") else f"; did you mean {near}?" if near else ""
+            wrong.append(f"{conf}{f':{last}' if last else ''}: {name}={clean(value)}: must be {' or '.join(words)}{hint}")
+    return wrong
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    return next(iter(difflib.get_close_matches(word, known, 1, 0.8)), "")
 
 
 def setting(name: str, default: str = "") -> str:
@@ -274,6 +309,9 @@ def main(what: str) -> int:
     if what == "undo":
         print(f"netdoctor: {node.name} {undo(node, None)}")
         return 0
+    if wrong := misspelt(os.path.join(os.path.dirname(os.path.abspath(__file__)), "netdoctor.conf")):
+        print("\n".join(f"netdoctor: {line}" for line in wrong))
+        return CONFIGURATION
     report, gpus = look(what, float(setting("DEADLINE", "8")))
     code, fails = report["verdict"]["exit_code"], against(report, gpus)
     text = clean(report["verdict"]["text"], 400)
