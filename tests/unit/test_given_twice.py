@@ -120,3 +120,11 @@ def test_an_option_is_named_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> 
     assert Options(format="json").said("format") == "--format"
     assert Options(format="html").said("format") == "NETDOCTOR_FORMAT"
     assert serve.look(["/no/such/program"]) == (None, None)
+
+
+def test_it_is_asked_in_a_child_where_a_server_may_be_gone() -> None:
+    import pickle
+
+    from netdoctor.cli import deliver, startable
+
+    assert pickle.loads(pickle.dumps((deliver._same, startable.obstacle)))
