@@ -51,16 +51,17 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
 
 
 def _one_file(first: str, second: str) -> bool:
-    """Whether two names are of one file, links followed; what is no regular file (a terminal, /dev/null) takes both."""
-
-    def same() -> bool:
-        place = os.path.realpath(first)
-        return place == os.path.realpath(second) and (os.path.isfile(place) or not os.path.lexists(place))
-
+    """Whether two names are of one file, as far as they can be followed."""
     try:
-        return far.call(same, path=_place(first))
+        return far.call(_same, first, second, path=_place(first)) if "-" not in (first, second) else False
     except OSError:
         return False
+
+
+def _same(first: str, second: str) -> bool:
+    """Links followed; what is no regular file (a terminal, /dev/null) takes both."""
+    place = os.path.realpath(first)
+    return place == os.path.realpath(second) and (os.path.isfile(place) or not os.path.lexists(place))
 
 
 def foretell(*paths: str | None) -> int:

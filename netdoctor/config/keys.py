@@ -389,7 +389,7 @@ def from_text(kind: str, text: str, source: str) -> Any:
         return {key.strip(): from_text("int", number.strip(), source) for key, _, number in split}
     if kind == "floor":
         if "=" not in text and not re.search("[KMG]", text, re.IGNORECASE):  # a rate alone, of no size
-            raise WrongValueError(f"must say for which size: {source}=64M={text} (in a file: {{64M: {text}}})")
+            raise WrongValueError(f"must say for which size: 64M={text}, in a file {{64M: {text}}}")
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]
         return {key.strip(): from_text("float", rate, source) for key, _, rate in pairs}
     if kind == "yaml":

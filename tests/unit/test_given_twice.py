@@ -58,7 +58,10 @@ def test_one_device_takes_both(tmp_path: pathlib.Path) -> None:
         ({"NETDOCTOR_FORMAT": "yaml"}, "netdoctor: NETDOCTOR_FORMAT: must be one of"),
         ({"NETDOCTOR_EXIT_STYLE": "x"}, "netdoctor: NETDOCTOR_EXIT_STYLE: must be one of"),
         ({"NETDOCTOR_OUTPUT": "r.csv"}, "netdoctor: NETDOCTOR_OUTPUT: r.csv: no format"),
-        ({"NETDOCTOR_EXPECTED_BUSBW_FLOOR": "300"}, "NETDOCTOR_EXPECTED_BUSBW_FLOOR=64M=300 (in a file: {64M: 300})"),
+        (
+            {"NETDOCTOR_EXPECTED_BUSBW_FLOOR": "300"},
+            "NETDOCTOR_EXPECTED_BUSBW_FLOOR: must say for which size: 64M=300, in a file {64M: 300}",
+        ),
     ],
 )
 def test_a_variable_is_blamed_by_its_name(variables: dict[str, str], says: str) -> None:
@@ -117,3 +120,11 @@ def test_an_option_is_named_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> 
     assert Options(format="json").said("format") == "--format"
     assert Options(format="html").said("format") == "NETDOCTOR_FORMAT"
     assert serve.look(["/no/such/program"]) == (None, None)
+
+
+def test_it_is_asked_in_a_child_where_a_server_may_be_gone() -> None:
+    import pickle
+
+    from netdoctor.cli import deliver, startable
+
+    assert pickle.loads(pickle.dumps((deliver._same, startable.obstacle)))
