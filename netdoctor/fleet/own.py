@@ -36,7 +36,8 @@ def _verdict(run: NodeRun) -> Iterator[Reason]:
     blind = sorted((i for i in run.items if i.status is not Status.FAIL), key=lambda i: not i.blocking)
     if bad:  # what had to be able to tell, and could not
         blind = [i for i in blind if i.blocking]
-    if run.verdict is Health.INCONCLUSIVE and run.verdict_text and not any(i.blocking for i in blind):
+    nobody = not run.partial and blind and not any(i.blocking for i in blind)
+    if run.verdict is Health.INCONCLUSIVE and run.verdict_text and nobody:
         # No single check is why: the whole look came to nothing, as of a machine without a GPU.
         yield Reason(NodeState.UNKNOWN, run.verdict_text.removeprefix(f"{run.verdict}: "))
     if run.verdict is Health.INCONCLUSIVE or set(run.statuses) <= {"s", "u", "e"} or (bad and blind):

@@ -34,7 +34,7 @@ def judge(flat: FlatRails, used: Collection[object]) -> Iterator[Finding]:
     lost = missing(*(rail.hears for rail in rails))
     text = f"{count(len(rails), 'rail')} are in {flat.network}"
     if deaf:
-        where = "any but the first" if len(deaf) == len(rails) - 1 else ", ".join(deaf)
+        where = "any but the first" if len(deaf) == len(rails) - 1 and rails[0].hears is not False else ", ".join(deaf)
         said = f"{text}, and strict rp_filter drops the ARP that comes in on {where}"
         silent = flat.incomplete or ()
         found = Finding(

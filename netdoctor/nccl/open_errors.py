@@ -11,6 +11,7 @@ from netdoctor.facts.kernel_log import Action, XidEvent
 from netdoctor.facts.pci import Pci
 from netdoctor.model import Kind, Unavailable
 
+OF_A_BOARD: Final = 8  # GPUs: more are two boards, with trunks between their switches
 HARMLESS: Final = (Action.NONE, Action.RESTART)
 
 
@@ -38,11 +39,13 @@ def links_up(pci: Pci, gpus: Gpus, own: Sequence[GpuState]) -> bool:
 
     NVIDIA's Fabric Manager User Guide, as gpud's catalogue quotes it, asks for a reset of the GPU after an NVLink went down
     (SXid 20034); that it comes back by nothing else is concluded from that.  Where all are up it was made.  A share of the
-    node shows not all of them, and NVML not those of a GPU that is lost.
+    node shows not all of them, NVML not those of a GPU that is lost, nor the trunks between the switches of two boards of
+    eight GPUs each (HGX-2), and its list ends at the first that it does not tell of.
     """
     seen = gpus.all or ()
     known = len(seen) == len(own) == sum(one.physical_function is None for one in pci.gpus or ())
-    return bool(seen) and known and all(one.nvlinks and all(one.nvlinks) for one in seen) and all(map(_registered, own))
+    alike = len({len(one.nvlinks or ()) for one in seen}) == 1 and len(seen) <= OF_A_BOARD
+    return known and alike and all(one.nvlinks and all(one.nvlinks) for one in seen) and all(map(_registered, own))
 
 
 def _registered(gpu: GpuState) -> bool:

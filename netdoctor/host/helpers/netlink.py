@@ -324,7 +324,7 @@ def heard(route: Netlink, asked: str, names: dict[str, int]) -> bool | dict[str,
     own, sender, name = asked.split("/")
     more = attribute(RTA_SRC, ip_address(sender).packed) + attribute(RTA_IIF, struct.pack("=I", names.get(name, 0)))
     try:
-        return look_up(route, own, more=more)[0][7] == LOCAL
+        return True if look_up(route, own, more=more)[0][7] == LOCAL else {"error": f"{own} is not local on it"}
     except OSError as error:
         refused = error.errno in (errno.EINVAL, errno.EXDEV) and name in names  # by the kernel's version
         return False if refused else {"error": errno.errorcode.get(error.errno or 0, str(error.errno))}

@@ -88,6 +88,8 @@ def test_the_rails_that_hear_nothing_are_named() -> None:
     assert one and one.message.endswith(f"that comes in on {NETDEVS[6]}, {NETDEVS[7]}")
     assert one.evidence["rails"] == sorted(NETDEVS[6:])
     assert every and every.message.endswith("that comes in on any but the first")
+    first = said(hears=(*(False,) * 7, True))
+    assert first and first.message.endswith(f"{NETDEVS[5]}, {NETDEVS[6]}")
 
 
 @pytest.mark.parametrize(
