@@ -90,7 +90,12 @@ _CORE = "(APIServer pid=5) ERROR 04-27 18:09:47 [core_client.py:600] Engine core
             _NAMELESS.format(0, "n77") * 20 + _CANCELLED, "missing_node", "the name n77 does not resolve", id="a name"
         ),
         pytest.param(_STORE * 30, "rank_died", "keeps torch's store ([10.7.1.6]:5000) ended", id="the store is gone"),
-        pytest.param(_CORE, "rank_died", "EngineCore_DP1 died, and left no word", id="a server's child"),
+        pytest.param(
+            _CORE,
+            "rank_died",
+            "EngineCore_DP1 ended first; the others lost their peer; it left no word of its own",
+            id="a server's child",
+        ),
     ],
 )
 def test_named(text: str, cause: str, words: str) -> None:
@@ -185,3 +190,37 @@ def test_told(text: str, cause: str, words: str) -> None:
 )
 def test_not_told(text: str, words: str) -> None:
     assert words not in fails(text)[0].message
+
+
+_SERVED = (
+    "[2026-08-01 23:43:43] INFO:     Application startup complete.\n"
+    + '[2026-08-01 23:44:43] INFO:     127.0.0.1:4 - "POST /v1/x HTTP/1.1" 200 OK\n' * 9
+)
+_ASKED = "[2026-08-02 00:17:43] SIGTERM received. signum=None frame=None. Draining requests and shutting down...\n"
+_CHILD = "[2026-08-02 00:17:43] Subprocess detokenizer (pid=31379) crashed with exit code -15. Triggering SIGQUIT for cleanup...\n[2026-08-02 00:17:43] SIGQUIT received. signum=None, frame=None. It usually means one child failed.\n"
+_LIMIT = "slurmstepd: error: *** JOB 77 ON n01 CANCELLED AT 2026-08-02T00:17:43 DUE TO TIME LIMIT ***\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        pytest.param(_SERVED + _ASKED + _CHILD, Status.PASS, id="a server that was told to end"),
+        pytest.param(_SERVED + _CHILD, Status.UNKNOWN, id="a child that somebody ended"),
+        pytest.param(_ASKED + _CHILD, Status.UNKNOWN, id="one that never came up"),
+        pytest.param(_SERVED + _ASKED + _CHILD + _LIMIT, Status.UNKNOWN, id="by its time limit"),
+        pytest.param(_SERVED + "RuntimeError: the cache is torn\n" + _ASKED + _CHILD, Status.FAIL, id="behind an error"),
+    ],
+)
+def test_a_server_that_ends(text: str, status: Status) -> None:
+    assert first(text).status is status
+
+
+def test_the_last_that_a_program_said_it_did() -> None:
+    told = "step 5 loss 2.0\nn1: saving checkpoint at step 5 to /w/out\nn1: done with a part\n" + _LAUNCHER
+    assert "the last that the program said it did was: n1: saving checkpoint at step 5" in fails(told)[0].message
+
+
+def test_an_advice_is_no_trouble() -> None:
+    said = "  - change your class, otherwise you'll get an exception.\n"
+    assert not [e for e in parse_text(said * 4).events if e.kind == "last_words"]
+    assert [e for e in parse_text("  - you got an exception.\n").events if e.kind == "last_words"]

@@ -112,9 +112,9 @@ def _named(data: Mapping[str, str]) -> str:
     host = data.get("host") or data.get("ip", "")
     what = f"GPU {data['gpu']}" if data.get("xid") and data.get("gpu") else ""
     if "ip" in data:
-        what = data.get("name") or data.get("class", "")
-    if what and "ip" in data and data.get("pid"):
-        what = f"{what} (pid {data['pid']})"
+        what = data.get("name", "")
+        if not what and data.get("class"):  # of which there may be several
+            what = f"{data['class']} (pid {data['pid']})" if data.get("pid") else data["class"]
     if data.get("task"):
         what = f"task {data['task']}"
     if host and "signal" in data and data.get("rank"):

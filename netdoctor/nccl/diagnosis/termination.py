@@ -69,15 +69,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         first = _first(died)
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         name = author((first, *(e for e in died if _by(e) == _by(first))))  # a launcher knows whose the signal was
-        text = (
-            f"a process ended{_by(first)}, and nothing shows which"
-            if name == "job"
-            else f"{name} ended first{_by(first)}; the others lost their peer"
-        )
-        if "proc" in first.data:  # of the process that had started it, which knows no more
-            text = f"{name} died, and left no word in this log: killed (host memory?), or crashed below Python"
-        if last := first.data.get("last"):
-            text += f"; its last words were: {last}"
+        text = _ended(first, name)
         stood = tuple(e for e in log.of("stood") if "place" in e.data and e.file == first.file and e.line > first.line)[:1]
         text += "".join(f"; it stood at {e.data['place']}:{e.data['at']}, in {e.data.get('within', '?')}" for e in stood)
         native = tuple(e for e in log.of("stood") if "place" not in e.data and e.file == first.file and _native(e))[:1]
@@ -96,6 +88,18 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         if bus:
             text = "SIGBUS: a page of a mapped file could not be had, mostly of a full /dev/shm (64 MB in a container)"
             yield Hypothesis("shm_disabled_or_small", Confidence.QUIET, text, bus, Topic.SHARED_MEMORY)
+
+
+def _ended(first: Event, name: str) -> str:
+    """Who ended how, and what is known of the moment before."""
+    text = f"a process ended{_by(first)}, and nothing shows which"
+    if name != "job":
+        text = f"{name} ended first{_by(first)}; the others lost their peer"
+    elif begun := first.data.get("begun"):
+        text += f"; the last that the program said it did was: {begun}"
+    if "proc" in first.data:  # of the process that had started it, which knows no more
+        text += "; it left no word of its own in this log: killed, as for want of host memory, or crashed below Python"
+    return text + (f"; its last words were: {first.data['last']}" if "last" in first.data else "")
 
 
 def _last_word(given: Event) -> str:

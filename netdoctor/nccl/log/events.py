@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from netdoctor.nccl.log import messages, prefix
 from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEvent, Process
 from netdoctor.nccl.log.facts import Level
+from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.pattern import Pattern
 from netdoctor.nccl.log.patterns import details
 from netdoctor.nccl.log.plain import NOT_PLAIN, Plain
@@ -72,8 +73,8 @@ class Shape:
 
 
 class EventCollector:
-    def __init__(self, accumulator: Accumulator, said: Callable[[bytes], str]) -> None:
-        self._said = said  # the last words of srun's task with this number
+    def __init__(self, accumulator: Accumulator, said: LastWords) -> None:
+        self._said = said
         self.following = 0  # lines that may still belong to the last event
         self._indented: bytes | None = None  # the mark of what was raised, which only indented lines go on
         self._at_once = 0  # and so many of the next
@@ -121,8 +122,14 @@ class EventCollector:
             return None
         data = details(pattern.kind, msg, match or pattern.regex.search(msg))
         head = writer.head
-        if pattern.kind == "died" and data.get("task", "").isdecimal() and (said := self._said(data["task"].encode())):
+        if (
+            pattern.kind == "died"
+            and data.get("task", "").isdecimal()
+            and (said := self._said.of_a_task(data["task"].encode()))
+        ):
             data["last"] = said
+        if pattern.kind == "died" and "code" in data and (begun := self._said.begun):
+            data["begun"] = begun
         event = CollectedEvent(
             pattern.kind,
             file=at,

@@ -31,7 +31,10 @@ _NONE: Final = re.compile(
     rb"|\b(?:fail|kill|abort|crash|drop|reject|skip)\w*\b(?: ?[^\W\d]{1,20}){0,4} *[:=] *0\b(?!\.)"
     # what cleans up where nothing is left
     rb"|(?:^|[\s/])(?:rm|rmdir|unlink|kill|pkill|umount): "
-    rb"|\bto (?:avoid|prevent|disable)\b|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
+    rb"|\bto (?:avoid|prevent|disable)\b"
+    # of what has not happened: an advice
+    rb"|\b(?:otherwise|if not|or else),? (?:you|it|this|they)(?:'ll| will| may| might| would| could| can)\b"
+    rb"|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
 )
 # What is no trouble by itself, and all there is to show where a log holds neither work, nor NCCL, nor what a family knows.
@@ -73,6 +76,7 @@ _STACK: Final = re.compile(
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
+_LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
 _TASKS: Final = 4096
 _LABEL: Final = re.compile(rb" {0,8}(\d{1,7}): ")  # srun --label
 _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})")  # getopt's custom, and argparse's
@@ -111,6 +115,13 @@ class LastWords:
     def above(self, number: int) -> bytes:
         """The line right before this one, where it was read and is no record of NCCL's."""
         return self.latest if self._latest_at == number - 1 else b""
+
+    @property
+    def begun(self) -> str:
+        """What the program said last that it does, where that is among the last lines."""
+        lines = (line for _, line in list(self._tail)[-2::-1])
+        said = next((line for line in lines if _BEGUN.search(line) and not _LAUNCHERS.search(line)), b"")
+        return said.strip()[:200].decode("utf-8", "replace")
 
     def of_a_task(self, task: bytes) -> str:
         """What a task complained of last before its launcher says that it ended: behind its own label, or where no line has a

@@ -50,7 +50,7 @@ class Parser:
     def __init__(self, name: str = "-") -> None:
         self.accumulator = Accumulator(files=[name])
         self._last_words = LastWords()
-        self._events = EventCollector(self.accumulator, self._last_words.of_a_task)
+        self._events = EventCollector(self.accumulator, self._last_words)
         self._own = OwnReports()
         self._tracebacks = Tracebacks()
         self._runs = runs.Runs()

@@ -106,11 +106,11 @@ PATTERNS: Final = (
         "run_stop|ending timing run|[after training is done]|training time|final validation metrics",
         rf"\brun_stop(?:: |\", ).{{0,200}}\bsuccess\b|{BEGIN}\(?[\"']Final validation metrics: |{BEGIN}ENDING TIMING RUN AT \d|\[after training is done\] datetime: \d|{BEGIN}(?:\w+ )?Training time:? (?:\d+ days?, )?\d+:\d\d:\d\d",
     ),
-    # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B, torch's ProcessGroupNCCL
+    # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B, SGLang, torch's ProcessGroupNCCL
     row(
         "finished",
-        "shutdown complete|find logs at:|watchdog thread terminated normally|shutdown triggered",
-        r"(?P<left>(?P<closed>\bApplication shutdown complete\b|(?P<asked>\] API server: shutdown triggered)|watchdog thread terminated normally|\bwandb\b.{0,24}: .{0,12}Find logs at:))",
+        "shutdown complete|find logs at:|watchdog thread terminated normally|shutdown triggered|draining requests and shutting down",
+        r"(?P<left>(?P<closed>\bApplication shutdown complete\b|(?P<asked>\] API server: shutdown triggered|\bSIGTERM received\. signum=\S{1,20} frame=.{1,200}Draining requests and shutting down)|watchdog thread terminated normally|\bwandb\b.{0,24}: .{0,12}Find logs at:))",
         "left closed asked",
     ),
     # Python's multiprocessing.resource_tracker, which outlives its program, and cleans up what that left behind
