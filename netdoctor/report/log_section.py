@@ -31,6 +31,7 @@ _NOT_FACTS: Final = frozenset(
         "bytes_read",
         "work",
         "up_at",
+        "up_of",
         "figures",
         "left",
         "ordinary",

@@ -110,11 +110,17 @@ def means(kind: EventKind, *hypotheses: Hypothesis, info: bool = True, first: bo
 def _named(data: Mapping[str, str]) -> str:
     """Whom a line names beside its writer: a GPU by its place on PCI, a task of Slurm, an actor of Ray, a pod, a node."""
     host = data.get("host") or data.get("ip", "")
-    what = data.get("name") if "ip" in data else f"GPU {data['gpu']}" if data.get("xid") and data.get("gpu") else ""
+    what = f"GPU {data['gpu']}" if data.get("xid") and data.get("gpu") else ""
+    if "ip" in data:
+        what = data.get("name", "")
+        if not what and data.get("class"):  # of which there may be several
+            what = f"{data['class']} (pid {data['pid']})" if data.get("pid") else data["class"]
     if data.get("task"):
         what = f"task {data['task']}"
     if host and "signal" in data and data.get("rank"):
         what = f"rank {data['rank']}"
+    if data.get("proc"):
+        what = data["proc"]
     if data.get("of"):
         what = f"rank {data['of']}"
     if data.get("local_rank"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,6 +15,7 @@ from netdoctor.nccl.diagnosis.network import fallback, sockets_between_nodes
 from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed, good_ends, summary
 from netdoctor.nccl.diagnosis.rdma import unopened
 from netdoctor.nccl.diagnosis.unexplained import alleges, last_words, unexplained
+from netdoctor.nccl.diagnosis.waiting import which
 from netdoctor.nccl.diagnosis.went_on import After, after, before, on_the_way_out, order, overcome, printed
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
@@ -46,6 +48,7 @@ _STANDS_STILL: Final = 10  # minutes: the patience that torch has with a collect
 # GB/s.  NCCL counts 6 for the slowest link between sockets (QPI_BW, src/graph/topo.h) and 3 for four lanes of PCIe 3.0
 # (width * speed / 80, src/graph/topo.cc); 2 leaves a third of that for what copying costs.
 _SLOW: Final = 2.0
+_RAN: Final = re.compile(r"ran for (\d{1,12}) milliseconds")  # ProcessGroupNCCL.cpp, checkTimeout
 
 
 def went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
@@ -226,7 +229,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     """Nothing failed, as far as the log goes."""
     if end.ending is Ending.ENDED:  # what it would have come to, nobody can tell
         told = {**evidence, "shown": _verbatim(end.events)}
-        return _unknown(f"{end.how}{_before_it(log, end)}", "job", told, _LATER)
+        return _unknown(f"{end.how}{_before_it(log, end)}{_behind_it(log, end)}", "job", told, _LATER)
     if not log.lines:
         return _unknown("the log is empty", "job", evidence, "the job's own output, with NCCL_DEBUG=INFO")
     if (
@@ -289,6 +292,17 @@ def _before_it(log: LogFacts, end: Outcome) -> str:
     if places := dict.fromkeys(f"in {e.data.get('within', '?')} ({e.data['place']}:{e.data['at']})" for e in stood):
         said.append(f"before it, Python's faulthandler found threads {listed(list(places), _PLACES)}")
     return "".join(f"; {one}" for one in said)
+
+
+def _behind_it(log: LogFacts, end: Outcome) -> str:
+    """Ranks that torch's watchdogs ended behind such an order: they had waited as long as it says, perhaps from before it."""
+    late = tuple(e for e in log.of("watchdog") if all(before(o, e) for o in end.events))
+    if not late:
+        return ""
+    waited = _RAN.search(late[0].text)
+    long = f" for {int(waited[1]) // 1000} s" if waited else ""
+    told = f"; behind it, ranks had waited{long} in a collective until torch's watchdog ended them{which(late)}"
+    return told + ": the order may have ended the peer that they waited for, or have come to a job that stood still already"
 
 
 def _work_done(log: LogFacts, end: Outcome) -> str | None:

@@ -39,8 +39,17 @@ class Outcome:
 
 def ends(log: LogFacts) -> tuple[Event, ...]:
     """Orders to end, the scheduler's and the user's, but those after which the job was started again."""
-    last = (e for e in log.of("ended") if log.up_at.get(e.file, 0) <= e.last and not worked_on(log, e))
+    last = (
+        e for e in log.of("ended") if log.up_at.get(e.file, 0) <= e.last and not worked_on(log, e) and not _of_a_server(log, e)
+    )
     return tuple(sorted(last, key=order))
+
+
+def _of_a_server(log: LogFacts, e: Event) -> bool:
+    """Whether it is the signal by which a server ended its own children, when it had come up and was told to end."""
+    asked = any("asked" in f.data and f.file == e.file and f.line < e.line for f in log.of("finished"))
+    up = any(f.file == e.file and f.line < e.line for f in log.of("serving"))
+    return asked and up and e.data.get("why", "CANCELLED").upper() in _SIGNALS
 
 
 def outcome(log: LogFacts) -> Outcome:

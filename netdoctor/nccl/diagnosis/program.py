@@ -70,8 +70,37 @@ def memory(log: LogFacts) -> Iterator[Hypothesis]:
             text, fix = f"{text}: the share of it that the server may take is too small for weights and cache", _MORE
         elif "less" in events[0].data:
             text, fix = f"{text}: less of it is free than the server is to take", _LESS
+        if fix is _ROOM and (phase := _phase(log, events[0])) is not None:
+            text, fix = f"{text}, {phase[0]}", phase[1]
         yield Hypothesis("other", Confidence.LIKELY_PLUS, text, events, fix, fault=Fault.GPU_MEMORY)
         yield Hypothesis("rank_died", Confidence.LIKELY, "a rank ran out of memory; the others wait for it", events, fix)
+
+
+_GRAPHS: Final = Fix(
+    "leave room for the graphs, which come on top of weights and cache: a smaller share for those, fewer graphs, or none",
+    (
+        "--gpu-memory-utilization, --max-num-seqs, --enforce-eager (vLLM)",
+        "--mem-fraction-static, --cuda-graph-max-bs, --disable-cuda-graph (SGLang)",
+    ),
+)
+_BUSY: Final = Fix(
+    "see what else holds memory of that GPU, and whether the GPU is sound: at that point the job itself needs little",
+    ("nvidia-smi   # on every node: which processes hold it", "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg | grep -i xid"),
+)
+
+
+def _phase(log: LogFacts, e: Event) -> tuple[str, Fix] | None:
+    """In what the stack shows that memory was used up: torch/cuda/graphs.py records graphs, and a collective of
+    torch/distributed/distributed_c10d.py before any work needs no more than a context and NCCL's buffers."""
+    stacks = [r for r in log.of("exception", "raised") if r.file == e.file and r.line == e.line]
+    places = [r.data.get(name, "") for r in stacks for name in ("deep", "file")]
+    if any("torch/cuda/graphs.py" in place for place in places):
+        return "while CUDA graphs were captured", _GRAPHS
+    began = not log.good.get(e.file) and any("torch/distributed/distributed_c10d.py" in place for place in places)
+    told = next((r.data["told"] for r in stacks if r.data.get("told")), "")
+    if began:
+        return f"at a collective of the start{f' ({told[:80]})' if told else ''}, before the program did any work", _BUSY
+    return None
 
 
 _GIB: Final = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
@@ -124,12 +153,22 @@ def too_old(log: LogFacts) -> Iterator[Hypothesis]:
     """NCCL (src/enqueue.cc) or torch hold no code for this GPU; NCCL says so at INFO and fails after it."""
     events = tuple(e for e in log.of("too_old") if not e.data.get("shared") or log.above_info("generic"))
     if events:
-        sm = next(iter(caught(events, "sm")), None)
-        text = f"this torch or NCCL was not built for this GPU{f' ({sm})' if sm else ''}"
-        yield Hypothesis("cuda_driver_mismatch", Confidence.CERTAIN, text, events, NEWER, fault=Fault.TOO_OLD)
-        yield Hypothesis("version_mismatch", Confidence.OPEN, text, events, NEWER, fault=Fault.TOO_OLD)
+        sm, built = next(iter(caught(events, "sm")), ""), next(iter(caught(events, "built")), "")
+        text, fix = f"this torch or NCCL was not built for this GPU{f' ({sm})' if sm else ''}", NEWER
+        if any("hip" in e.data for e in events):
+            text, fix = f"the program holds no code for this GPU{f' ({sm})' if sm else ''} (hipErrorNoBinaryForGpu)", _TARGET
+            text += f": it was built for {built}" if built else ""
+            if built and built.split(":")[0] == sm.split(":")[0] and ("xnack+" in built) != ("xnack+" in sm):
+                text += ", and differs in xnack alone, which HSA_XNACK sets"
+        yield Hypothesis("cuda_driver_mismatch", Confidence.CERTAIN, text, events, fix, fault=Fault.TOO_OLD)
+        if fix is NEWER:
+            yield Hypothesis("version_mismatch", Confidence.OPEN, text, events, fix, fault=Fault.TOO_OLD)
 
 
+_TARGET: Final = Fix(
+    "build it for this GPU's target, or run it with the xnack that it was built for",
+    ("rocminfo | grep gfx", "hipcc --offload-arch=<target>", "export HSA_XNACK=1   # for code of xnack+; 0 for xnack-"),
+)
 # NCCL's own words of what it refused with these results.
 _REFUSALS: Final[tuple[EventKind, ...]] = (
     *("tensor", "duplicate_gpu", "world_size", "rank_twice", "variable"),

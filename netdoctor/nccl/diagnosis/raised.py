@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.model import Fix
@@ -37,7 +38,7 @@ _UNBOUND: Final = re.compile(r"(?P<file>[^\s/:']{1,100}\.so[.\d]*): undefined sy
 
 def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     """What ended a program: the first exception, unless it only says that another rank is gone."""
-    raised = sorted(log.of("exception"), key=order)
+    raised = [_rejoined(log, e) for e in sorted(log.of("exception"), key=order)]
     # A message that quotes another exception says no more than that.
     quotes = {(e.file, e.data["quoted"]) for e in log.of("exception", "raised") if "quoted" in e.data}
     own = [e for e in raised if not echoing(e) and (e.file, str(e.line)) not in quotes]
@@ -62,6 +63,9 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     confidence = Confidence.LIKELY_PLUS if first.data.get("type") else Confidence.QUIET_MINUS
     if any(before(e, first) for e in log.above_info("watchdog", "duplicate_gpu", "shm_full", "nvls_bind", "no_interface")):
         confidence = Confidence.OPEN_MINUS  # something went wrong before
+    unloaded = _unloaded(log, first)
+    if unloaded is not None:
+        fix = Fix(_BUILT, ("python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)'",))
     alike = tuple(e for e in stopped if _place(e) == _place(first) and e.data.get("type") == first.data.get("type")) or (first,)
     who = whose(log, alike)
     text = f"{_ended(first, last, who)}: {said or 'the log breaks off'}{_statement(first)}"
@@ -71,11 +75,13 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     elif first.data.get("type") == "IndexError" and _STREAMS in first.data.get("deep", ""):
         cause, fix = "device_mapping", MAP
         text = f"{who if who != 'job' else 'a rank'} takes a GPU beyond those that it sees; {text}"
+    if unloaded is not None:
+        text = f"{unloaded.data['library']} is not there, without which {unloaded.data['module']} was not loaded; {text}"
     if last is not first:
         text += f"; it came to {_named(last)}"
     if again is not None:
         text += f"; before it, {again.count} times: {_named(again)}"
-    told = {id(e): e for e in (first, full, last, again) if e is not None}
+    told = {id(e): e for e in (unloaded, first, full, last, again) if e is not None}
     others = _others((*stopped, *own), tuple(told.values()))
     notes = (
         *(f"also raised: {_named(e)}" for e in others[:_MORE]),
@@ -88,6 +94,41 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     )
     lines = (*told.values(), *(e for e in others[:1] if e in stopped and first not in stopped))
     yield Hypothesis(cause, confidence, text, lines, fix, notes=notes, fault=fault, subject=None if who == "job" else who)
+
+
+_BUILT: Final = "install a build of it for this torch and its CUDA or ROCm: it looks for another's libraries"
+# torch's words of what an extension would have registered: torch/csrc/jit/python/script_init.cpp, torch/_ops.py, ATen
+_UNREGISTERED: Final = re.compile(
+    r"Tried to instantiate class '(?P<name>\w+)\.|'_OpNamespace' '(?P<name2>\w+)' object has no attribute"
+    r"|No such operator (?P<name3>\w+)::|operator (?P<name4>\w+)::\w+ does not exist|similar ops to (?P<name5>\w+)::"
+)
+
+
+def _unloaded(log: LogFacts, first: Event) -> Event | None:
+    """The extension whose class or operator is not registered, and that could not be loaded before, as a warning said."""
+    found = _UNREGISTERED.search(first.text)
+    name = next(filter(None, found.groups()), "") if found else ""
+    said = (e for e in log.of("unloaded") if before(e, first) and e.data.get("module", "").rpartition(".")[2] == name)
+    return next(said, None) if name else None
+
+
+_NEAR: Final = 60  # lines, in which the ranks of a node print the same traceback at once
+_REPEATED: Final = re.compile(r"(?P<said>.{12,300}?)(?:: ?)?(?P=said)")
+
+
+def _rejoined(log: LogFacts, e: Event) -> Event:
+    """With its message, where ranks that write one file at once have torn the line apart: another rank's is whole."""
+    kind = e.data.get("type", "")
+    rest = e.text.strip().removeprefix(kind).removeprefix(": ")
+    if not kind or (rest and not rest.endswith(kind)):
+        return e
+    whole = (t for t in log.of("trouble") if t.data.get("what") == kind and t.file == e.file and abs(t.line - e.line) <= _NEAR)
+    said = next((t.text for t in whole if t.text.startswith(f"{kind}: ") and len(t.text) > len(kind) + 2), None)
+    if said is None:
+        return e
+    message = said[len(kind) + 2 :]
+    once = _REPEATED.match(message)
+    return replace(e, text=f"{kind}: {once['said'] if once else message}")
 
 
 def tests(log: LogFacts) -> Iterator[Hypothesis]:

@@ -121,6 +121,10 @@ _WITH_NCCL = Fix(
     ("python -c 'import torch; print(torch.version.cuda, torch.distributed.is_nccl_available())'",),
 )
 _BOTH = Fix("name both backends", ("init_process_group('cpu:gloo,cuda:nccl')",))
+_HOSTS = Fix(
+    "give Gloo tensors of the CPU, or send those of GPUs by NCCL; else find what frees or unmaps that memory while it is sent",
+    ("dist.send(x.cpu(), …)", "init_process_group('cpu:gloo,cuda:nccl')"),
+)
 _IP = re.compile(r"\[?\d{1,3}(?:\.\d{1,3}){3}\]?$")
 
 
@@ -155,6 +159,11 @@ def gloo(log: LogFacts) -> Iterator[Hypothesis]:
 
 def _gloo_connect(e: Event, loopback: tuple[Event, ...]) -> Iterator[Hypothesis]:
     """A peer that went away is not Gloo's fault."""
+    if "buffer" in e.data:  # EFAULT is of the memory that the caller gave, whatever the network does (writev(2))
+        text = "a process gave Gloo memory that the host cannot read, as that of a tensor on a GPU, and could not send it: "
+        text += f"{e.data['buffer'][:160]}; whoever waits for it loses its peer"
+        yield Hypothesis("other", Confidence.STRONG, text, (e,), _HOSTS, fault=Fault.ARGUMENT)
+        return
     why = f"{e.data.get('why') or e.text} {e.data.get('remote', '')}"
     if Wording.PEER_GONE.within(why):
         text = "a peer went away while Gloo connected or waited: find the rank that says nothing"

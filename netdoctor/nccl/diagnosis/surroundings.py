@@ -7,7 +7,7 @@ from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
-from netdoctor.nccl.diagnosis.went_on import After, after, order
+from netdoctor.nccl.diagnosis.went_on import After, after, before, order
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -66,18 +66,35 @@ _SEE_GPUS: Final = Fix(
     ("nvidia-smi -L; ls -l /dev/nvidia*; cat /proc/driver/nvidia/gpus/*/information", "dmesg | grep -i -e xid -e nvrm"),
 )
 
+_TRIES: Final = 8  # of each it warns twice, by IPv6 and by IPv4: two tries go by while a name server learns a new name
+_ONE_HOST: Final = Fix(
+    "give the name of one host, the first of the list",
+    ('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',),
+)
+
 
 def _last(log: LogFacts, kind: EventKind) -> tuple[Event, ...]:
     """Those after which nothing went on."""
     return tuple(e for e in sorted(log.of(kind), key=order) if not e.mild and after(log, e) is After.STOPPED)
 
 
+def _in_vain(log: LogFacts, e: Event) -> bool:
+    """Whether torch's warning came again with each try (c10d's socket.cpp), until somebody ended what came no further."""
+    return e.count >= _TRIES and after(log, e) is After.STOPPED and any(before(e, o) for o in log.of("ended"))
+
+
 def names(log: LogFacts) -> Iterator[Hypothesis]:
     """getaddrinfo(3) has no address for a name, in glibc's, Python's, Go's or Rust's words."""
-    events = _last(log, "unresolved") or tuple(e for e in log.of("unresolved") if e.mild and log.above_info("store"))
+    events = _last(log, "unresolved") or tuple(
+        e for e in log.of("unresolved") if e.mild and (log.above_info("store") or _in_vain(log, e))
+    )
     if not events:
         return
     host = next(iter(caught(events, "host")), None)
+    if host and "[" in host:
+        text = f"{host} is a list of nodes as Slurm writes it, and no host's name: it does not resolve"
+        yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, events, _ONE_HOST, subject=host)
+        return
     text = f"the name {host} does not resolve" if host else "the name of a host does not resolve"
     text += ": DNS or /etc/hosts does not know it where this process runs"
     if any(Wording.DNS_SILENT.within(e.text) for e in events):

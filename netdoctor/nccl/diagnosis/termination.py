@@ -11,7 +11,7 @@ from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import summary
-from netdoctor.nccl.diagnosis.went_on import before
+from netdoctor.nccl.diagnosis.went_on import After, after, before, overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -69,13 +69,15 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         first = _first(died)
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         name = author((first, *(e for e in died if _by(e) == _by(first))))  # a launcher knows whose the signal was
-        text = (
-            f"a process ended{_by(first)}, and nothing shows which"
-            if name == "job"
-            else f"{name} ended first{_by(first)}; the others lost their peer"
-        )
+        text = _ended(first, name)
         stood = tuple(e for e in log.of("stood") if "place" in e.data and e.file == first.file and e.line > first.line)[:1]
         text += "".join(f"; it stood at {e.data['place']}:{e.data['at']}, in {e.data.get('within', '?')}" for e in stood)
+        native = tuple(e for e in log.of("stood") if "place" not in e.data and e.file == first.file and _native(e))[:1]
+        many = max((e.count for e in died if _EACH.search(e.text) and _by(e) == _by(first)), default=1)
+        if many > 1:
+            name, text = "job", f"{many} processes crashed{_by(first)}, each by itself: none is the others' victim"
+        text += "".join(f"; one stood in {_native(e)}" for e in native)
+        stood += native
         given = log.above_info("generic") if _abort(first) else ()
         if given:  # torch's watchdog throws it on in a thread, which ends the process
             name = author(given)
@@ -86,6 +88,18 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         if bus:
             text = "SIGBUS: a page of a mapped file could not be had, mostly of a full /dev/shm (64 MB in a container)"
             yield Hypothesis("shm_disabled_or_small", Confidence.QUIET, text, bus, Topic.SHARED_MEMORY)
+
+
+def _ended(first: Event, name: str) -> str:
+    """Who ended how, and what is known of the moment before."""
+    text = f"a process ended{_by(first)}, and nothing shows which"
+    if name != "job":
+        text = f"{name} ended first{_by(first)}; the others lost their peer"
+    elif begun := first.data.get("begun"):
+        text += f"; the last that the program said it did was: {begun}"
+    if "proc" in first.data:  # of the process that had started it, which knows no more
+        text += "; it left no word of its own in this log: killed, as for want of host memory, or crashed below Python"
+    return text + (f"; its last words were: {first.data['last']}" if "last" in first.data else "")
 
 
 def _last_word(given: Event) -> str:
@@ -113,19 +127,24 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
             text = f"Kubernetes evicted a pod of the job: it wrote more than the limit of its {caught(evicted, 'why')[0]}"
         mend, fault = (Topic.KILLED, Fault.HOST_MEMORY) if full else (_REQUESTED, None)
         yield Hypothesis("rank_died", Confidence.LIKELY, text, evicted, mend, fault=fault)
-    gone = log.of("actor_died")
+    gone = tuple(sorted(log.of("actor_died"), key=lambda e: "class" not in e.data))  # Ray's exception tells more than raylet
     if gone and not log.of("exception", "oom", "cuda"):
         text = f"{f'the actor {who}' if (who := author(gone)) != 'job' else 'an actor'} of Ray died: its own log says why"
         late = any(before(e, gone[0]) for e in log.above_info("watchdog", "heartbeat"))  # it is how torch ends a process
-        yield Hypothesis("rank_died", Confidence.EFFECT if late else Confidence.OPEN, text, gone, _FIRST)
+        said = [w for w in log.of("last_words") if any(w.file == e.file and w.line == e.line - 1 for e in gone)]
+        notes = tuple(f"said right before it: {w.text[:200]} ({w.where})" for w in said)
+        confidence = Confidence.EFFECT if late else Confidence.OPEN
+        yield Hypothesis("rank_died", confidence, text, gone, _FIRST, subject=None if who == "job" else who, notes=notes)
 
 
 def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
     """Launchers, schedulers, kubelets and container runtimes that say that they did not start something."""
-    events = log.of("unstarted")
+    events = tuple(e for e in log.of("unstarted") if not overcome(log, e))
     if not events:
         return
     host = next(iter(caught(events, "host")), None)
+    if any("unhealthy" in e.data for e in events):  # a kubelet does not say which node is its own; the scheduler did
+        host = next((e.data["host"] for e in reversed(log.of("placed")) if e.data.get("host")), host)
     told = next((e for e in events if e.data.get("launch") and not _VAGUE.search(e.data["launch"])), None)
     refused = next(iter(caught(events if told is None else (told,), "launch")), None)
     if told is not None:
@@ -146,6 +165,28 @@ def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
         ),
     )
     yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, events, fix if refused is None else _NODE, subject=host)
+
+
+_EACH: Final = re.compile(r"Caught signal \d+ \(")  # UCX, of the process that it is part of
+_HANDLERS: Final = re.compile(r"__sigaction|__restore_rt|killpg|gsignal|raise|abort|ucs_|\?\?|_?_?GI_|pthread_kill")
+_NATIVE: Final = re.compile(
+    r"(?:\b\d+ +0x[\da-f]{8,16} (?P<name>[\w:~]{2,200}[\w])\(|\[ *\d+\] [^\s(]{1,300}\((?P<name2>\w{2,200})\+0x)"
+)
+_PYTHONS: Final = re.compile(r"_?Py[A-Z_]|pybind11")
+
+
+def _native(e: Event) -> str:
+    """The function in which a process stood, and the last one before Python that called it, by its stack of native code."""
+    names = [m["name"] or m["name2"] for m in _NATIVE.finditer(e.text)]
+    own = list[str]()
+    for name in names:
+        if _PYTHONS.match(name):
+            break
+        if own or not _HANDLERS.match(name):
+            own.append(name)
+    if not own:
+        return ""
+    return own[0] + (f", called by {own[-1]}" if own[-1] != own[0] else "")
 
 
 _BUS: Final = re.compile(r"SIGBUS|(?i:\bbus error)|code 135\b")  # 128 + SIGBUS; Linux mm/shmem.c: a tmpfs without room
@@ -196,9 +237,25 @@ def _by(e: Event) -> str:
 
 
 def _first(died: tuple[Event, ...]) -> Event:
-    told = [e for e in died if {"signal", "code", "how", "task"} & e.data.keys()] or died
+    told = [e for e in died if {"signal", "code", "how", "task", "proc"} & e.data.keys()] or died
     calm = [e for e in told if not _abort(e)]
     return min(calm or told, key=lambda e: (e.at or "~", e.line))
+
+
+_OFTEN: Final = 10  # torch's heartbeat monitor looks into the store about once a second (ProcessGroupNCCL.cpp)
+
+
+def store_gone(log: LogFacts) -> Iterator[Hypothesis]:
+    """The host of torch's store went away, which its clients warn of again and again: they are the victims."""
+    events = tuple(e for e in log.of("peer_closed") if e.mild and Wording.STORE.within(e.text))
+    known = log.of("finished", "ended", "exception", "elastic", "died", "node_failed")
+    if known or sum(e.count for e in events) < _OFTEN or not all(after(log, e) is After.STOPPED for e in events):
+        return
+    where = next(iter(caught(events, "store")), None)
+    text = f"the process that keeps torch's store{f' ({where})' if where else ''} ended or its host is gone:"
+    text += " the ranks of this log only say that they no longer reach it; why, its own log says"
+    how = "the log of that process, and the state of its host"
+    yield Hypothesis("rank_died", Confidence.EFFECT_PLUS, text, events, _FIRST, how, subject=where or "job")
 
 
 _LEFT: Final = re.compile(r"\[rank(\d+)\]:")  # torch's mark, in which a line says whose it is
@@ -232,4 +289,4 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, log.of("generic"), _FIRST)
 
 
-RULES = (deaths, nodes, unstarted, victims)
+RULES = (deaths, nodes, unstarted, victims, store_gone)

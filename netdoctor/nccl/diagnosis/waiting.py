@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, whose
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.termination import of_its_watchdog
 from netdoctor.nccl.log.facts import Event, LogFacts
@@ -71,16 +71,19 @@ def _timed_out(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis:
     who, how = _behind(log, events) or (None, "")
     ended = (e for e in log.of("elastic") if of_its_watchdog(log, e))
     notes = tuple(f"rank {e.data['rank']} was ended by its own watchdog (exit code {e.data['code']})" for e in ended)
-    text = f"a collective did not finish in time{_which(events)}"
+    text = f"a collective did not finish in time{which(events)}"
     came = 0 if who is not None else _all_came(events)
     if came > 1 and came == log.nranks:
-        text = f"all {came} ranks waited in the same collective and none came out of it{_which(events)}: no rank is missing, so"
+        text = f"all {came} ranks waited in the same collective and none came out of it{which(events)}: no rank is missing, so"
         text += " what carries the data between them does not move (the transport), or a GPU stands still"
         return Hypothesis("hang", Confidence.OPEN, text, events, Topic.STUCK, _WAY, (*_ways(log), *notes))
     if came > 1 and not log.nranks:
         whole = f"all {came} ranks of this log waited in it: where the job has no others, none is missing, and the transport"
         notes = (f"{whole} between them or a GPU is to be looked at", *notes)
     text += f"; {who} {how}" if who else ""
+    if who is None and log.of("ended"):
+        text += "; which rank or node they waited for this log does not tell: ranks were ended before they could say anything"
+        who = whose(log, events)
     return Hypothesis("hang", Confidence.QUIET_PLUS, text, events, Topic.LATE, subject=who, notes=notes)
 
 
@@ -124,7 +127,7 @@ def _other_collectives(events: tuple[Event, ...]) -> Iterator[Hypothesis]:
             return
 
 
-def _which(events: tuple[Event, ...]) -> str:
+def which(events: tuple[Event, ...]) -> str:
     """The operation and the ranks that say so, where these lines tell them."""
     ops, seqs = caught(events, "op"), caught(events, "seq")
     ranks = sorted({e.data.get("rank") or str(e.rank) for e in events if e.data.get("rank") or e.rank is not None}, key=int)
@@ -204,7 +207,9 @@ def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     nranks = max([log.nranks or 0, *(int(r) + 1 for r in seqs)])  # lower ranks than one that is there exist
     if 1 < len(seqs) < nranks <= 4096:
         silent = sorted(set(range(nranks)) - {int(r) for r in seqs})
-        if len(silent) <= min(4, len(seqs) - 1):
+        # A launcher ends the others after the first, also those that wait: what such a one did not say tells nothing.
+        stopped = log.of("ended")
+        if len(silent) <= min(4, len(seqs) - 1) and not stopped:
             return f"rank {', '.join(map(str, silent))}", "is silent: the others wait for it"
     return None
 

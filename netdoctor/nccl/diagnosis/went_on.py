@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Final
@@ -42,7 +43,7 @@ def after(log: LogFacts, e: Event) -> After:
     spoken = e.kind not in _ITS_OWN and not log.of("elastic")
     if spoken and any("whole" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished")):
         return After.WENT_ON
-    if {"unplaced", "waits"} & e.data.keys() and any(f.file == e.file and f.last > e.last for f in log.of("placed")):
+    if {"unplaced", "waits"} & e.data.keys() and _placed(log, e):
         return After.WENT_ON
     if e.kind == "mount" and (told := _server(log, e)) is not None:
         return told
@@ -54,6 +55,12 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     followed = _by_what_followed(log, e, retry)
     return After.UNTOLD if followed is After.WENT_ON and (context_lost(log, e) or _final(log, e)) else followed
+
+
+def _placed(log: LogFacts, e: Event) -> bool:
+    """Whether the pod that waited was started after it, or one whose name no line tells."""
+    later = (f for f in log.of("placed") if f.file == e.file and f.last > e.last)
+    return any(f.data.get("pod", e.data.get("pod")) == e.data.get("pod", f.data.get("pod")) for f in later)
 
 
 def context_lost(log: LogFacts, e: Event) -> bool:
@@ -71,9 +78,8 @@ def _final(log: LogFacts, e: Event) -> bool:
 def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
     if printed(log, e):
         return _after_printed(log, e)
-    # All ranks of a communicator take part in setting it up.
     good = [f for f in log.of("finished") if f.file == e.file and f.last > e.last and _of_all(log, f, e)]
-    if log.up_at.get(e.file, 0) > e.last or any(not _fell(e) or f.rank is None or e.rank in {f.rank, *f.ranks} for f in good):
+    if _up_again(log, e) or any(not _fell(e) or f.rank is None or e.rank in {f.rank, *f.ranks} for f in good):
         return After.WENT_ON
     silent = After.UNTOLD if good else After.STOPPED
     if log.good.get(e.file, 0) <= e.last:
@@ -86,6 +92,13 @@ def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
     if e.rank in work:
         return After.WENT_ON if work[e.rank][-1] > e.last else silent
     return _others(work, e)
+
+
+def _up_again(log: LogFacts, e: Event) -> bool:
+    """Whether a communicator was set up after it.  All of its ranks take part in that; where the log shows which these are, a
+    rank that is none of them has ended: others were still at theirs."""
+    of_its_rank = log.up_of.get((e.file, -1 if e.rank is None else e.rank)) if kind(e.kind).ends_process else None
+    return min(log.up_at.get(e.file, 0), sys.maxsize if of_its_rank is None else of_its_rank) > e.last
 
 
 def _after_printed(log: LogFacts, e: Event) -> After:
@@ -126,6 +139,8 @@ def _of_the_script(log: LogFacts, e: Event) -> bool:
     them all (srun --label, mpirun --tag-output), so one without its mark is no task's."""
     lacked = e.kind == "unstarted" and Wording.COMMAND_NOT_FOUND.within(e.text)
     if e.rank is not None or not (lacked or e.kind in {"exception", "raised"} or (e.kind == "trouble" and "what" in e.data)):
+        return False
+    if Wording.MARK_OF_A_TASK.within(e.text):  # of a task that is a launcher of several ranks
         return False
     return any(o.line > e.last and o.file == e.file and Wording.MARK_OF_A_TASK.within(o.text) for o in log.events)
 
@@ -179,7 +194,7 @@ def printed(log: LogFacts, e: Event) -> bool:
 def on_the_way_out(log: LogFacts, e: Event) -> bool:
     """Whether a server that was told to end misses what it has just ended itself."""
     echo = e.kind in {"exception", "raised", "died", "trouble"} and (echoing(e) or Wording.CAUSE_ELSEWHERE.within(e.text))
-    echo = echo or e.kind == "last_words"
+    echo = echo or "proc" in e.data or e.kind == "last_words"
     return echo and any("asked" in f.data and f.file == e.file and f.line < e.line for f in log.of("finished"))
 
 

@@ -117,6 +117,7 @@ class Accumulator:
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     figures: dict[int, deque[int]] = field(default_factory=dict)  # file -> the last lines with a loss that is a number
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
+    up_of: dict[tuple[int, int], int] = field(default_factory=dict)  # (file, rank) -> the last such line of that rank
     ordinary: dict[int, int] = field(default_factory=dict)  # file -> lines of a program that tell of nothing bad
     runs: dict[int, int] = field(default_factory=dict)  # file -> jobs whose output is in it, where there are several
     earlier: deque[LogFacts] = field(
@@ -152,9 +153,12 @@ class Accumulator:
         at = len(self.files) - 1
         self.ordinary[at] = self.ordinary.get(at, 0) + 1
 
-    def up(self) -> None:
-        """A communicator is set up."""
-        self.up_at[len(self.files) - 1] = self.at
+    def up(self, rank: int) -> None:
+        """A communicator is set up, as this rank says, or one that is not known (-1)."""
+        at = len(self.files) - 1
+        self.up_at[at] = self.at
+        if rank >= 0:
+            self.up_of[at, rank] = self.at
 
     def next_run(self, begin: int) -> None:
         """Another job's lines begin in the file that is read: keep those, and what lines before them say of the machine."""
@@ -177,6 +181,7 @@ class Accumulator:
         self.events = kept
         self.good = {key: lines for key, lines in self.good.items() if key[0] != at}
         self.up_at.pop(at, None)
+        self.up_of = {key: line for key, line in self.up_of.items() if key[0] != at}
         self.figures.pop(at, None)
         self.ordinary.pop(at, None)
         self.rank_zeros.clear()

@@ -98,6 +98,11 @@ _SETTING: Final = re.compile(
     rb"\b(?:epochs|steps|iters|iterations)\b['\"]?\s{0,4}[:=]\s{0,4}\d{1,12}\b(?! {0,12}(?:/|of\b))", re.IGNORECASE
 )
 
+# An option of a command, in the list of Python's that a launcher prints or as it was typed: how much it was asked for.
+_OPTION: Final = re.compile(
+    rb"(?<![\w\-])--?[A-Za-z][\w.\-]{0,80}(?:['\"],? {1,4}['\"]?|=['\"]?| {1,4})[\w.+\-]{1,80}['\"]?(?=[\s,\])]|$)"
+)
+
 
 def benign(message: bytes) -> bool:
     """Whether a warning of NCCL's is known to do no harm."""
@@ -119,4 +124,7 @@ def progress(line: bytes) -> bool:
     what it is about to do ("step: 2(factor) warmup iters: 5")."""
     found = _PROGRESS.search(line) is not None and b"wandb: " not in line[:40] and b"# nThread " not in line
     found = found and _SLURMS.search(line) is None and _SKIPPED.search(line) is None
+    if found and b"-" in line and _OPTION.search(line) is not None:
+        line = _OPTION.sub(b"", line)
+        found = _PROGRESS.search(line) is not None
     return found and (_SETTING.search(line) is None or _PROGRESS.search(_SETTING.sub(b"", line)) is not None)

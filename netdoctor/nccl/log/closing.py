@@ -123,6 +123,8 @@ _NO_DOUBT: Final = re.compile(
     rb"|\bearly[_ -]?stop\w*['\"]?\W{1,4}false\b|\b(?:no|none|0) remaining\b|\bremaining['\"]?\W{1,4}(?:0\b(?!\.)|00?:00)"
     rb"|\berror rate\b|(?<!\S)\S*/\S*|(?<!\S)[\w.\-]+\.[a-z]\w{1,6}(?!\S)"
     # torch's own last words, and its C++ part's, which say what was not done or may come
+    # and SGLang's, that it was told to end and does
+    rb"|\bSIGTERM received\. signum=.{0,200}Draining requests and shutting down"
     rb"|.*interpreter state is not initialized\..*|process group has NOT been destroyed"
     rb"|destroy_process_group\(\) was not called",
     re.IGNORECASE,

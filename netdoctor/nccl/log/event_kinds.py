@@ -64,6 +64,7 @@ _Caller = Literal[
     "world_size",
     "kernel_assert",
     "too_old",
+    "unloaded",
     "wrong_data",
     "no_number",
     "lessened",

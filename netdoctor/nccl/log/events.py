@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from netdoctor.nccl.log import messages, prefix
 from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEvent, Process
 from netdoctor.nccl.log.facts import Level
+from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.pattern import Pattern
 from netdoctor.nccl.log.patterns import details
 from netdoctor.nccl.log.plain import NOT_PLAIN, Plain
@@ -30,6 +31,7 @@ _WORDS: Final = re.compile(rb"(?: {1,16}|\t{1,4})[\w'\"\[(<*-]")
 _RECORD: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
 _FRAMES: Final = re.compile(rb'Traceback \(most recent call last\):|  File "[^"]{1,400}", line \d')
 _PACKAGE: Final = re.compile(r"(?:(?:site|dist)-packages|\.cache)/([\w.\-]{1,60})")
+_OF_A_FRAME: Final = re.compile(rb"(?<=\))\s+/\S{1,400}:\d{1,7}\s*$")  # the source's path: the function is what tells
 _KNOWN: Final = Pattern("raised", (), r"(?P<type>[\w.]+)")
 
 
@@ -71,7 +73,8 @@ class Shape:
 
 
 class EventCollector:
-    def __init__(self, accumulator: Accumulator) -> None:
+    def __init__(self, accumulator: Accumulator, said: LastWords) -> None:
+        self._said = said
         self.following = 0  # lines that may still belong to the last event
         self._indented: bytes | None = None  # the mark of what was raised, which only indented lines go on
         self._at_once = 0  # and so many of the next
@@ -119,6 +122,14 @@ class EventCollector:
             return None
         data = details(pattern.kind, msg, match or pattern.regex.search(msg))
         head = writer.head
+        if (
+            pattern.kind == "died"
+            and data.get("task", "").isdecimal()
+            and (said := self._said.of_a_task(data["task"].encode()))
+        ):
+            data["last"] = said
+        if pattern.kind == "died" and "code" in data and (begun := self._said.begun):
+            data["begun"] = begun
         event = CollectedEvent(
             pattern.kind,
             file=at,
@@ -232,6 +243,7 @@ class EventCollector:
             self.following = 0
             return
         line = line[len(mark or b"") :]
+        line = _OF_A_FRAME.sub(b"", line) if event.kind == "stood" else line
         if not line.strip():
             if event.kind not in {"elastic", "register"}:
                 self.following = 0

@@ -231,6 +231,7 @@ class LogFacts(RunLog):
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on, at most `STEPS`
     work: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     up_at: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> last line of a communicator that is set up
+    up_of: Mapping[tuple[str, int], int] = field(default_factory=dict)  # (file, rank) -> the last such line of that rank
     # file -> its last lines with a loss that is a number
     figures: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: NOTHING)
     left: frozenset[int] = frozenset()  # ranks that a line says came to their end

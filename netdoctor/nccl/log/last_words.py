@@ -42,7 +42,10 @@ _NONE: Final = re.compile(
     rb"|\b(?:fail|kill|abort|crash|drop|reject|skip)\w*\b(?: ?[^\W\d]{1,20}){0,4} *[:=] *0\b(?!\.)"
     # what cleans up where nothing is left
     rb"|(?:^|[\s/])(?:rm|rmdir|unlink|kill|pkill|umount): "
-    rb"|\bto (?:avoid|prevent|disable)\b|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
+    rb"|\bto (?:avoid|prevent|disable)\b"
+    # of what has not happened: an advice
+    rb"|\b(?:otherwise|if not|or else),? (?:you|it|this|they)(?:'ll| will| may| might| would| could| can)\b"
+    rb"|HTTP/\d(?:\.\d)?\"? [1-5]\d\d\b",
     re.IGNORECASE,
 )
 # What is no trouble by itself, and all there is to show where a log holds neither work, nor NCCL, nor what a family knows.
@@ -84,6 +87,10 @@ _STACK: Final = re.compile(
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
+_LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
+_TASKS: Final = 4096
+_LABEL: Final = re.compile(rb" {0,8}(\d{1,7}): ")  # srun --label
+_USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})")  # getopt's custom, and argparse's
 
 
 def _is_ill(line: bytes) -> bool:
@@ -110,18 +117,42 @@ class LastWords:
         self._hints: dict[int, bytes] = {}
         self._hinted = deque[tuple[int, bytes]](maxlen=_MOST)  # the last of them, also behind work
         self._ended = 0  # the line of the last good end
+        self._usage: dict[bytes, bytes] = {}  # a task's label -> the program whose usage it printed
 
     def saw(self, line: bytes, number: int) -> None:
         """Any line, before anything else is made of it."""
         self.before, self.latest, self._latest_at = self.latest, line, number
         self._tail.append((number, line))
         self._took += closing.took(line)
+        if b"sage: " in line and (usage := _USAGE.match(line)) is not None and len(self._usage) < _TASKS:
+            self._usage[usage[1] or b""] = usage[2]
         if b"arly" in line and closing.early(line):
             self._rest = 0
 
     def above(self, number: int) -> bytes:
         """The line right before this one, where it was read and is no record of NCCL's."""
         return self.latest if self._latest_at == number - 1 else b""
+
+    @property
+    def begun(self) -> str:
+        """What the program said last that it does, where that is among the last lines."""
+        lines = (line for _, line in list(self._tail)[-2::-1])
+        said = next((line for line in lines if _BEGUN.search(line) and not _LAUNCHERS.search(line)), b"")
+        return said.strip()[:200].decode("utf-8", "replace")
+
+    def of_a_task(self, task: bytes) -> str:
+        """What a task complained of last before its launcher says that it ended: behind its own label, or where no line has a
+        label, in the line right above.  A usage says whose complaint it is, which may be a tool's that starts the program."""
+        before = [line for _, line in self._tail][-2::-1]
+        own = [line for line in before if (found := _LABEL.match(line)) is not None and found[1] == task]
+        labelled = own or any(map(_LABEL.match, before))
+        said = next((line for line in (own if labelled else before[:1]) if line.strip()), b"")
+        label = _LABEL.match(said)
+        words = said[label.end() :] if label else said
+        if words[:1].isspace() or not ((_ILL.search(words) or _HINTS.search(words)) and not _NONE.search(words)):
+            return ""
+        program = self._usage.get(task if labelled else b"", b"")
+        return ((program + b": " if program and program not in words else b"") + words.strip()[:200]).decode("utf-8", "replace")
 
     def work(self, line: bytes, number: int) -> None:
         self._work, self._work_at = line, number

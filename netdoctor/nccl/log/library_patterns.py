@@ -14,6 +14,13 @@ from typing import Final
 from netdoctor.nccl.log.pattern import BEGIN, row
 
 PATTERNS: Final = (
+    # an extension that a program tried to import, and goes on without: ld.so's words (elf/dl-load.c), of vLLM and others
+    row(
+        "unloaded",
+        "cannot open shared object",
+        r"^(?!(?:\w+\.)*\w*(?:Error|Exception): ).*?(?:failed to|could not|couldn't|unable to|cannot) (?:import|load)\b.{0,40}?(?:from |module |extension )?['`]?(?P<module>[A-Za-z_][\w.]{1,100})['`]? .{0,60}?(?P<library>lib[\w.+\-]{1,80}\.so[.\d]*): cannot open shared object file",
+        "module library",
+    ),
     # a file system's server that does not answer, or that answers again
     row(
         "mount",

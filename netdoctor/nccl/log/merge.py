@@ -63,6 +63,7 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         left=frozenset(accumulator.left),
         ordinary={clean(accumulator.files[n]): lines for n, lines in accumulator.ordinary.items()},
         up_at={clean(accumulator.files[n]): line for n, line in accumulator.up_at.items()},
+        up_of={(clean(accumulator.files[n]), rank): line for (n, rank), line in accumulator.up_of.items()},
         runs=max(accumulator.runs.values(), default=1),
         counted=accumulator.counted if len(accumulator.files) == 1 else "",
         silence=accumulator.silence,

@@ -106,7 +106,7 @@ def comm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> No
     accumulator.nranks = max(accumulator.nranks, nranks)
     if msg.endswith(b"COMPLETE"):
         process.comms_complete += 1
-        accumulator.up()
+        accumulator.up(process.rank(dev))
     elif b"Init START" in msg:
         process.comms_started += 1
 
@@ -312,7 +312,7 @@ def algorithm(accumulator: Accumulator, process: Process, dev: int, msg: bytes) 
 def rings(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:
     """``Connected all rings[, use ring PXN 0 GDR 1]``; GDR is 1 as well where no connection crosses the network."""
     accumulator.rings += b"rings" in msg
-    accumulator.up()
+    accumulator.up(process.rank(dev))
 
 
 def verbs_missing(accumulator: Accumulator, process: Process, dev: int, msg: bytes) -> None:

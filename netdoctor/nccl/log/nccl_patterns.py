@@ -70,9 +70,9 @@ PATTERNS: Final = (
     ),
     row(
         "peer_closed",
-        "coordination service|stopped sending heart|jax distributed service|closed by |closed when|connection reset|broken pipe|connection aborted|likely closed|call to recv|call to send",
-        r"(?:connection )?closed (?:by remote peer|by peer|by localRank|when) ?:?\[?(?P<peer>[^\s<,\]]*)|connection reset by peer|broken pipe|connection aborted|connection was likely closed|Call to (?:recv|send) (?:from|to) (?P<peer2>[^\s<]+)\S* failed|Polled (?:an )?error from coordination service|stopped sending heartbeats|JAX distributed service detected fatal errors(?!.{0,300}DEADLINE_EXCEEDED)",
-        "peer",
+        "failed on socketimpl|coordination service|stopped sending heart|jax distributed service|closed by |closed when|connection reset|broken pipe|connection aborted|likely closed|call to recv|call to send",
+        r"\[c10d\] (?:send|recv)\w+ failed on SocketImpl\(.{0,200}?\bremote=(?P<store>[^)\s]{1,160})\)|(?:connection )?closed (?:by remote peer|by peer|by localRank|when) ?:?\[?(?P<peer>[^\s<,\]]*)|connection reset by peer|broken pipe|connection aborted|connection was likely closed|Call to (?:recv|send) (?:from|to) (?P<peer2>[^\s<]+)\S* failed|Polled (?:an )?error from coordination service|stopped sending heartbeats|JAX distributed service detected fatal errors(?!.{0,300}DEADLINE_EXCEEDED)",
+        "peer store",
     ),
     row(
         "secondary",

@@ -49,10 +49,10 @@ class Parser:
 
     def __init__(self, name: str = "-") -> None:
         self.accumulator = Accumulator(files=[name])
-        self._events = EventCollector(self.accumulator)
+        self._last_words = LastWords()
+        self._events = EventCollector(self.accumulator, self._last_words)
         self._own = OwnReports()
         self._tracebacks = Tracebacks()
-        self._last_words = LastWords()
         self._runs = runs.Runs()
         self._begin = b""  # of the file, as much as tells whether it is a log
         self._held = b""  # lines that may be the file's last: these are all read

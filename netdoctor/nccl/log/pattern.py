@@ -19,7 +19,7 @@ APOSTROPHE: Final = r"(?:['`]|\xe2\x80[\x98\x99])?"  # as printed, as a forum or
 # The begin of a line of a program, behind what launchers and collectors of logs put there, and its end.
 BEGIN: Final = (
     r"^(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?| *\d{1,7}: |\[\d+,\d+\]<\w+>:|\[pod/[^\]]*\] ?|\S+ std(?:err|out) F "
-    r"|[a-z][\w\-]*\d[\w.\-]*: |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]+:\d+\] )*"
+    r"|(?:[a-z][\w\-]*\d[\w.\-]*|localhost|\d{1,3}(?:\.\d{1,3}){3}): |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]+:\d+\] )*"
 )
 END: Final = r"(?: \[repeated \d+x across cluster\]){0,2} *$"  # Ray may count what it counted
 QUOTE: Final = r"(?:['\"`]|\xe2\x80[\x98\x99\x9c\x9d])?"

@@ -91,8 +91,14 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
         rb"\b(?i:ip)(?:[:=] ?| address: ?)\[?(?P<ip>\d[\d.]{6,14}|[\da-f:]{6,39})",
         rb"\b(?:Worker PID|pid)[:=] ?(?P<pid>\d+)",
         rb"\bname: (?P<name>\S{1,80})",
+        rb"\bclass_name: (?P<class>\S{1,80})",
     ),
     "nvls_bind": (rb"CUDA error (?P<code>\d+)", rb"'(?P<what>[^']{1,100})'"),
+    # what HIP lists below it: the GPUs' targets, and those that the program holds code for (hip_code_object.cpp)
+    "too_old": (
+        rb"amdhsa--(?P<sm>gfx\w+(?::[\w+\-]+?)*) - \[Not Found\]",
+        rb"amdgcn-amd-amdhsa--(?P<built>gfx\w+(?::[\w+\-]+?)*) - \[code object",
+    ),
     "barrier": (
         rb"(?<!first task at the barrier: /job:jax_worker/replica:0/)\btask:(?P<missing>\d+)\b(?!\.)",
         rb"reached the barrier: (?P<came>\d+)/(?P<n>\d+)",

@@ -39,7 +39,7 @@ _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): (?!\[default\d)")
 _LABEL: Final = 3  # the group of srun's
 _OWN_RANK: Final = re.compile(
-    rb"^ {0,8}\d{1,7}: \[rank(\d{1,7})\]"
+    rb"^ {0,8}\d{1,7}: (?:[\w.\-]{1,253}: |\[default\d{1,4}\]: ?){0,3}\[rank(\d{1,7})\]"
 )  # srun's task is a launcher, or its node, where torch names the rank
 # A second record on one line: two processes write to one file, and the newline of the first comes late.
 GLUED: Final = re.compile(

@@ -99,7 +99,8 @@ PATTERNS: Final = (
     row(
         "gloo_connect",
         "connectfullmesh|gloo/transport",
-        r"connectFullMesh failed (?:with )?(?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?!Timed out waiting|op\.preamble)(?P<why2>.{1,300})",
+        r"gloo/transport/tcp/\S+\] (?P<buffer>(?:writev|[Rr]ead)\w*\b.{0,120}: Bad address\b)|connectFullMesh failed (?:with )?(?P<why>.{1,300})|gloo/transport/tcp/\S+\] (?!Timed out waiting|op\.preamble)(?P<why2>.{1,300})",
+        "buffer",
         follow=1,
     ),
     row(
@@ -133,6 +134,13 @@ PATTERNS: Final = (
         r"Current thread 0x[0-9a-f]+ .{0,60}\(most recent call first\):",
         follow=1,
     ),
+    # the stack of native code of a process that a signal ended: UCX (ucs/debug/debug.c), Open MPI (opal/util/stacktrace.c)
+    row(
+        "stood",
+        "==== backtrace (tid|*** process received signal",
+        r"==== backtrace \(tid: *(?P<tid>\d+)\) ====|\*\*\* Process received signal \*\*\*",
+        follow=14,
+    ),
     # the same of a thread that nothing ended: its dump after a time (faulthandler.dump_traceback_later), or on a signal
     row(
         "stands",
@@ -154,7 +162,8 @@ PATTERNS: Final = (
     row(
         "actor_died",
         "actordiederror|actor died|rayactorerror|worker died|nodediederror|workercrashederror|actor is dead",
-        r"ActorDiedError|RayActorError|The actor (?:died|is dead)|worker died or was killed(?!.*receives a SIGTERM)|NodeDiedError|WorkerCrashedError",
+        r"ActorDiedError|RayActorError|The actor (?:died|is dead)|(?P<raylet>worker died or was killed)(?!.*receives a SIGTERM)|NodeDiedError|WorkerCrashedError",
+        "raylet",
         follow=9,
     ),
     # Open MPI (orte/mca/plm/base/help-plm-base.txt), OpenSSH, busybox's nslookup, kubelet
@@ -162,7 +171,7 @@ PATTERNS: Final = (
         "unstarted",
         "could not resolve hostname|can't resolve|unable to reliably start|placement group|no available node types|crashloopbackoff|imagepull|host key verification|permission denied (|not enough slots|unexpectedadmissionerror|unable to create step|unable to allocate resources",
         r"ssh: Could not resolve hostname (?P<host>[\w.\-]+)|nslookup: can't resolve '(?P<host2>[^']{1,253})'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available|srun: error: Unable to (?:create step|allocate resources).{0,160})",
-        "host",
+        "host unhealthy",
     ),
     row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7),
     row(
@@ -266,8 +275,9 @@ PATTERNS: Final = (
     ),
     row(
         "too_old",
-        "is not compatible with the current pytorch|no kernel image is available|sm_|maxsharedmem",
-        r"(?P<shared>exceeds device/fn maxSharedMem)|with CUDA capability (?P<sm>sm_\d+) is not compatible with the current PyTorch|no kernel image is available",
+        "hiperrornobinaryforgpu|is not compatible with the current pytorch|no kernel image is available|sm_|maxsharedmem",
+        r"(?P<shared>exceeds device/fn maxSharedMem)|with CUDA capability (?P<sm>sm_\d+) is not compatible with the current PyTorch|no kernel image is available|(?P<hip>hipErrorNoBinaryForGpu): Unable to find code object",
+        follow=24,
     ),
     row(
         "peermem",

@@ -27,6 +27,8 @@ PATTERNS: Final = (
         rf"|{BEGIN}Command terminated by signal (?P<signal>(?!(?:2|15)\b)\d{{1,2}})\b",
         "how signal",
     ),
+    # vLLM's front of its children: v1/engine/core_client.py, v1/executor/multiproc_executor.py
+    row("died", "died unexpectedly", r"\b(?:Engine core|Worker) proc (?P<proc>[\w.\-]{1,80}) died unexpectedly", "proc"),
     row(
         "ended",
         "terminated|hangup",

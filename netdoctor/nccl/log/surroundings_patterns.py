@@ -25,7 +25,7 @@ PATTERNS: Final = (
     row(
         "unresolved",
         "gaierror|gai error|name or service not known|name resolution|nodename nor servname|no address associated|could not resolve host|dns resolution failed|failed to lookup address|no such host|failed to resolve|unknownhostexception|could not translate host name|temporary failure in name|name does not resolve|getaddrinfo",
-        rf"^(?!.*(?:ssh: Could not|cannot be retrieved\. err=)).*?(?:addresses of \(\[?(?P<host>{_NAME}).{{0,40}}gai error|Could not resolve host(?:name)?:? [`'\"]?(?P<host2>{_NAME})|DNS resolution failed for [`'\"]?(?P<host3>{_NAME})|lookup (?P<host4>{_NAME})(?: on \S+)?: no such host|failed to resolve (?:host(?:name)? [`'\"]?|[`'\"])(?P<host5>{_NAME})|could not translate host name [`'\"](?P<host6>{_NAME})|UnknownHostException: (?P<host7>{_NAME})|socket\.gaierror|Name or service not known|Temporary failure in name resolution|nodename nor servname provided|No address associated with hostname|failed to lookup address information|Name does not resolve|getaddrinfo(?:\(\))? failed)",
+        rf"^(?!.*(?:ssh: Could not|cannot be retrieved\. err=)).*?(?:addresses of \(\[?(?P<host>{_NAME}(?:\[[\d,\-]{{1,80}}\])?).{{0,40}}gai error|Could not resolve host(?:name)?:? [`'\"]?(?P<host2>{_NAME})|DNS resolution failed for [`'\"]?(?P<host3>{_NAME})|lookup (?P<host4>{_NAME})(?: on \S+)?: no such host|failed to resolve (?:host(?:name)? [`'\"]?|[`'\"])(?P<host5>{_NAME})|could not translate host name [`'\"](?P<host6>{_NAME})|UnknownHostException: (?P<host7>{_NAME})|socket\.gaierror|Name or service not known|Temporary failure in name resolution|nodename nor servname provided|No address associated with hostname|failed to lookup address information|Name does not resolve|getaddrinfo(?:\(\))? failed)",
         "host",
     ),
     # requests: "%s Client Error: %s for url: %s"; huggingface_hub and transformers after it
@@ -106,11 +106,11 @@ PATTERNS: Final = (
         "run_stop|ending timing run|[after training is done]|training time|final validation metrics",
         rf"\brun_stop(?:: |\", ).{{0,200}}\bsuccess\b|{BEGIN}\(?[\"']Final validation metrics: |{BEGIN}ENDING TIMING RUN AT \d|\[after training is done\] datetime: \d|{BEGIN}(?:\w+ )?Training time:? (?:\d+ days?, )?\d+:\d\d:\d\d",
     ),
-    # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B, torch's ProcessGroupNCCL
+    # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B, SGLang, torch's ProcessGroupNCCL
     row(
         "finished",
-        "shutdown complete|find logs at:|watchdog thread terminated normally|shutdown triggered",
-        r"(?P<left>(?P<closed>\bApplication shutdown complete\b|(?P<asked>\] API server: shutdown triggered)|watchdog thread terminated normally|\bwandb\b.{0,24}: .{0,12}Find logs at:))",
+        "shutdown complete|find logs at:|watchdog thread terminated normally|shutdown triggered|draining requests and shutting down",
+        r"(?P<left>(?P<closed>\bApplication shutdown complete\b|(?P<asked>\] API server: shutdown triggered|\bSIGTERM received\. signum=\S{1,20} frame=.{1,200}Draining requests and shutting down)|watchdog thread terminated normally|\bwandb\b.{0,24}: .{0,12}Find logs at:))",
         "left closed asked",
     ),
     # Python's multiprocessing.resource_tracker, which outlives its program, and cleans up what that left behind

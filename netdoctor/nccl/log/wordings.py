@@ -68,6 +68,7 @@ class Wording(Enum):
     OF_THE_SCRIPT = "^CommandNotFoundError: "  # conda, which a job's script calls before it starts a rank
     COMMAND_NOT_FOUND = r"\b(?:command )?not found$"  # bash and dash, which go on after it
     MARK_OF_A_TASK = r"^(?: *\d{1,7}: |\[\d{1,6},\d{1,7}\]<)"  # srun --label, mpirun --tag-output
+    STORE = r"\bTCPStore\b"  # torch/csrc/distributed/c10d/TCPStore.cpp
     NOTICED = "noticed that process rank"  # Open MPI, help-orterun.txt
     RENDEZVOUS_VARIABLE = "environment variable .{0,30}expected, but not set"  # torch/distributed/rendezvous.py
     EVICTED = "Evicted|low on resource|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
