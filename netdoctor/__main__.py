@@ -34,7 +34,8 @@ def main() -> None:
         sys.stderr.write(f"netdoctor: inconclusive: too little memory or too few descriptors to start ({error})\n")
         sys.exit(4)
     except (ImportError, AttributeError) as error:
-        if not (why := in_the_way(error)):
+        why = in_the_way(error)  # no walrus: a Python older than 3.8 must read this file to the end
+        if not why:
             raise
         sys.stderr.write(f"netdoctor: {why}\n")
         sys.exit(2)

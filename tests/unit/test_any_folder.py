@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from netdoctor.__main__ import NEEDED
 from netdoctor.host.trust import trusted
 from tests.support.namespaces import checkout as copies
 
@@ -257,3 +259,12 @@ def test_where_roots_tests_can_run(checkout: Path, name: str, mode: int, owner: 
 @pytest.mark.root
 def test_what_tests_mount_over_is_no_place() -> None:
     assert copies.unfit(Path("/tmp")) and copies.unfit(Path("/dev")) and copies.unfit(Path("/run"))
+
+
+def test_what_is_needed_is_what_the_project_says() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    listed = re.search(r"(?m)^dependencies = \[(.*)\]$", text)
+    assert listed
+    imported = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml"}
+    named = re.findall(r'"([\w-]+)', listed[1])
+    assert sorted(imported.get(name, name) for name in named) == sorted(NEEDED)
