@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -74,27 +74,32 @@ def _rule(pattern: str, replacement: str | Callable[[re.Match[str]], str] = GONE
 
 
 # Every part that repeats is bounded or stops at what the next one begins with: time grows with the text and no faster.
-_RULES: Final[tuple[_Pair, ...]] = (
-    _rule(r"-----BEGIN[ A-Z0-9]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END[^-]*-----|\Z)"),
-    # user:password@ of a URL, whose password may hold a "/"; registry:5000/image@sha256 is none.
-    _rule(r"(?<=//)(?:[^/\s@:\"']{1,256}@|[^/\s@:\"']{0,256}:(?!\d{1,5}/)[^\s@\"']{0,256}@)(?=[\w\[])", f"{GONE}@"),
-    _rule(
-        rf"(?i)((?:(?:{_SECRET})[a-z0-9_.-]{{0,64}}|(?<![a-z])sig(?==)){_ABOUT})"
-        rf"([\"']?\s{{0,8}}(?:=>?|:(?!:))\s{{0,8}}| set (?:by [a-z]+ )?to )({_QUOTED}|(?:(?:bearer|basic|token) )?{_BARE})",
-        _beside,
-    ),
-    _rule(
-        rf"(?i)((?<=\s)--?[a-z0-9-]*(?:token|secret|passw(?:or)?d|passphrase|credentials?|api-?key|access-?key|auth))"
-        rf"(\s{{1,8}})(?!-)({_QUOTED}|{_BARE})",
-        rf"\1\2{GONE}",
-    ),
-    _rule(r"(?i)\bbearer [a-z0-9._~+/=-]{8,}", f"Bearer {GONE}"),
-    _rule(r"(?i)(hooks\.slack\.com/\w{1,16}/|webhook\.office\.com/)[\w+/@-]+", rf"\1{GONE}"),
-    # The hash of a password (crypt(5), RFC 9106): $6$salt$hash, $2b$12$hash, $y$j9T$salt$hash.
-    _rule(r"\$(?:[1567y]|2[abxy]|gy|argon2(?:id|[id]))\$[\w.,=+-]{1,64}\$[\w./,=+$-]{12,}"),
-    _rule(rf"(?<![A-Za-z0-9])(?:{_TOKEN})"),
-    _rule(r"[A-Za-z0-9+_=-]{24,}", _word),
-)
+@cache
+def _rules() -> tuple[_Pair, ...]:
+    """Compiled for the first text that needs them: `--version` has none."""
+    return (
+        _rule(r"-----BEGIN[ A-Z0-9]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END[^-]*-----|\Z)"),
+        # user:password@ of a URL, whose password may hold a "/"; registry:5000/image@sha256 is none.
+        _rule(r"(?<=//)(?:[^/\s@:\"']{1,256}@|[^/\s@:\"']{0,256}:(?!\d{1,5}/)[^\s@\"']{0,256}@)(?=[\w\[])", f"{GONE}@"),
+        _rule(
+            rf"(?i)((?:(?:{_SECRET})[a-z0-9_.-]{{0,64}}|(?<![a-z])sig(?==)){_ABOUT})"
+            rf"([\"']?\s{{0,8}}(?:=>?|:(?!:))\s{{0,8}}| set (?:by [a-z]+ )?to )({_QUOTED}|(?:(?:bearer|basic|token) )?{_BARE})",
+            _beside,
+        ),
+        _rule(
+            rf"(?i)((?<=\s)--?[a-z0-9-]*(?:token|secret|passw(?:or)?d|passphrase|credentials?|api-?key|access-?key|auth))"
+            rf"(\s{{1,8}})(?!-)({_QUOTED}|{_BARE})",
+            rf"\1\2{GONE}",
+        ),
+        _rule(r"(?i)\bbearer [a-z0-9._~+/=-]{8,}", f"Bearer {GONE}"),
+        _rule(r"(?i)(hooks\.slack\.com/\w{1,16}/|webhook\.office\.com/)[\w+/@-]+", rf"\1{GONE}"),
+        # The hash of a password (crypt(5), RFC 9106): $6$salt$hash, $2b$12$hash, $y$j9T$salt$hash.
+        _rule(r"\$(?:[1567y]|2[abxy]|gy|argon2(?:id|[id]))\$[\w.,=+-]{1,64}\$[\w./,=+$-]{12,}"),
+        _rule(rf"(?<![A-Za-z0-9])(?:{_TOKEN})"),
+        _rule(r"[A-Za-z0-9+_=-]{24,}", _word),
+    )
+
+
 # A text that a rule changes has one of these, or a word drawn at random: most texts have none, and are not searched further.
 _WORDS: Final = (
     "-----begin // bearer sig= x-amz hooks.slack webhook.office token secret passw passphrase passcode credential "
@@ -122,7 +127,7 @@ def _without(text: str) -> str:
     lower = text.lower()
     if not any(map(lower.__contains__, _HINTS)) and not _RANDOM.search(text):
         return text
-    for pattern, replacement in _RULES:
+    for pattern, replacement in _rules():
         text = pattern.sub(replacement, text)
     return text
 
