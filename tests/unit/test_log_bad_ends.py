@@ -219,7 +219,9 @@ def test_what_is_on_the_cpu_by_intent_passes(said: str) -> None:
 
 
 LEFT = "job exit code 0\n"
-TRACEBACK = 'Traceback (most recent call last):\n  File "/w/t.py", line 9, in <module>\n    import fast\nImportError: no fast\n'
+TRACEBACK = (
+    "Traceback (most recent call last):\n  File \"/w/t.py\", line 9, in <module>\n    import fast\nImportError: no 'fast'\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +242,25 @@ def test_a_record_above_a_traceback_says_that_it_was_caught(record: str) -> None
         record.replace("no ", "no more, exiting: ").replace("cannot", "exiting: cannot").replace("fast is", "exiting: fast is")
     )
     assert of(f"{ends}\n{TRACEBACK}{STEPS}{LEFT}").status is not Status.PASS, "it ends with it"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "2026-11-27 22:00:00,123 WARNING train: slow batch",
+        "[2026-11-27 22:00:00,123] [WARNING] [stage3.py:1949:step] 1 pytorch allocator cache flushes since last step",
+        "2026-11-27 22:00:00,123 [ERROR] NaN batch skipped",
+        "WARNING:torch.utils:slow loader",
+        "2026-11-27 22:00:00,123 WARNING data: errors: 0, slow loader",
+        "2026-11-27 22:00:00,123 WARNING data: no error so far",
+    ],
+)
+def test_a_record_of_something_else_above_a_traceback_says_nothing_of_it(record: str) -> None:
+    for behind in (LEFT, "Evaluating last checkpoint\n" + STEPS + LEFT):
+        assert of(f"{WORK}{record}\n{TRACEBACK}{behind}").status is not Status.PASS
+    caught = "2026-11-27 22:00:00,123 ERROR train: step went wrong: "
+    for said in ("ImportError", "no 'fast'", "an exception", "the import failed", "fast is missing, falling back"):
+        assert of(f"{caught}{said}\n{TRACEBACK}{STEPS}{LEFT}").status is Status.PASS, said
 
 
 UNIT = "Mar 02 10:41:00 gpu-7 systemd[1]: motd-news.service: Main process exited, code=exited, status=1/FAILURE\n"
