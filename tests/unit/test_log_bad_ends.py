@@ -158,6 +158,45 @@ def test_a_step_that_was_skipped_for_its_loss_did_no_harm() -> None:
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "best_reward: -inf",
+        "best val loss: inf",
+        "min_loss=inf",
+        "loss_min: inf",
+        "metrics/best/loss: inf",
+        "best_loss = inf",
+        "eval ppl: inf (baseline)",
+    ],
+)
+def test_the_best_figure_begins_as_infinite(said: str) -> None:
+    assert of(f"{WORK}{said}\n{END}").status is Status.PASS
+    plain = said.replace("best", "last").replace("min_", "").replace("_min", "").replace(" (baseline)", "")
+    assert of(f"{WORK}{plain}\n{END}").status is Status.UNKNOWN
+
+
+def test_the_quantity_that_is_no_number_is_named() -> None:
+    assert of(f"{WORK}reward: nan\n{END}").message.startswith("the reward is no number")
+    assert of(f"{WORK}policy_loss: nan\n{END}").message.startswith("the policy_loss is no number")
+
+
+@pytest.mark.parametrize(
+    "figure", ["loss_scale: 1.0", "moe_aux_loss: 0.01", "reward_mean: 0.0", "aux loss: 0.1", "loss_weight=0.5"]
+)
+def test_a_loss_that_is_nan_is_refuted_by_its_own_numbers_only(figure: str) -> None:
+    more = "".join(f"step {n} {figure}\n" for n in range(50, 60))
+    for lost in ("loss: nan\n", "WARNING loss became nan at step 50\n", "NaN detected in loss at step 51\n"):
+        assert of(f"{STEPS}{lost}{more}{END}").status is Status.UNKNOWN
+        assert of(f"{STEPS}{lost}{more}{STEPS}{END}").status is Status.PASS
+
+
+def test_only_a_step_that_is_skipped_undoes_its_loss() -> None:
+    for what, status in (("eval", Status.UNKNOWN), ("checkpoint save", Status.UNKNOWN), ("this batch", Status.PASS)):
+        assert of(f"step 9 loss: nan, skipping {what}\n{BARS}{END}").status is status, what
+    assert of(f"step 9 loss: nan skipped_iters: 51\n{BARS}{END}").status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
     "said", ["rank 3: training finished", "[rank1]: done", "worker 2 completed successfully", "node n1: exit code 0"]
 )
 def test_the_end_of_a_rank_beyond_the_first_is_not_the_jobs(said: str) -> None:

@@ -204,7 +204,16 @@ PATTERNS: Final = (
     row(
         "no_number",
         "nan|inf|finite",
-        r"(?P<skipped>\bskip\w*\b.{0,80})?(?:(?:\b|_)(?:loss(?:es)?|ppl|perplexity|nll|reward)\w{0,12}\b['\"]?\W{1,12}(?:tensor\()?[+-]?(?:nan|inf(?:inity)?)\b|\bloss (?:is|was|became|went) (?:nan|inf|(?:non-?|not )finite)\b|\b(?:non-?finite|nan|inf(?:inite)?) loss(?:es)? (?:encountered|detected|found|at step)\b|\b(?P<gradient>grad(?:ient)?[_ ]?norm)\b['\"]?\W{1,12}nan\b)(?:.{0,80}?(?P<skipped2>\bskip\w*\b(?!.{0,20}[:=] {0,4}0\b)))?",
+        # the best, the least and the first figure begin as infinite, and are no loss of a step
+        r"(?P<skipped>\bskip(?:ped|ping|s)?\b(?: (?:the |this |that )?(?:step|batch|update|iter\w*|gradient\w*|optimi[sz]er|sample)\b)?(?:[:,(.]| \d).{0,80})?"
+        r"(?:(?<![\w/.\-])-{0,2}(?<!best )(?<!min )(?<!max )(?<!lowest )(?<!highest )(?<!initial )(?<!best val )(?<!best eval )(?<!best validation )"
+        r"(?!(?:[\w/.\-]{0,40}[_/.\-])?(?:best|min|max|minimum|maximum|lowest|highest|init|initial|baseline)[_/.\-])"
+        r"(?P<quantity>(?:\w[\w/.\-]{0,40}[_/.\-])?(?:loss(?:es)?|ppl|perplexity|nll|reward)(?![_/.\-](?:best|min|max|init|baseline)\b)\w{0,12})\b"
+        r"['\"]?\W{1,12}(?:tensor\()?[+-]?(?:nan|inf(?:inity)?)\b(?! ?\(?(?:baseline|initial))"
+        r"|\bloss (?:is|was|became|went) (?:nan|inf|(?:non-?|not )finite)\b|\b(?:non-?finite|nan|inf(?:inite)?) loss(?:es)? (?:encountered|detected|found|at step)\b"
+        r"|\b(?:nan|inf|non-?finite)s?(?: values?)? (?:(?:was|were|is|are) )?(?:encountered|detected|found|appeared) in (?:the )?(?:\w{1,20} )?loss\b"
+        r"|\b(?P<gradient>grad(?:ient)?[_ ]?norm)\b['\"]?\W{1,12}nan\b)"
+        r"(?:.{0,80}?(?P<skipped2>\bskip(?:ped|ping|s)?\b(?: (?:it|(?:the |this |that |current )?(?:step|batch|update|iter\w*|gradient\w*|optimi[sz]er|sample)s?)\b|\W*$|[,;.:)])(?!.{0,20}[:=] {0,4}0\b)))?",
         "skipped gradient",
     ),
     # a program that goes on with less than it was to have, or with what is not whole: by its own words, which end nothing
