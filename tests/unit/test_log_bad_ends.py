@@ -128,6 +128,53 @@ def test_a_calm_word_behind_a_good_end_passes(said: str) -> None:
     assert of(f"{WORK}{END}{said}\n").status is Status.PASS
 
 
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("Loss went down by 3%", "the node went down"),
+        ("loss is down from 9.1 to 2.1", "node n1 is down"),
+        ("server: connection from 10.0.0.1 closed", "Connection to 10.0.0.1 closed by remote host."),
+        ("Connection pool reset", "ssh: connection reset"),
+        ("Shutting down: killing workers", "Killing container train-0"),
+        ("autosave suspended", "job 12 was suspended"),
+        ("INFO profiler ended, signal 0", "worker ended, signal 9"),
+        ("version 1.2, rc 1 of 3", "rc 1"),
+        ("Evaluated 1319 samples, 1319 expected", "Evaluated 1318 samples, 1319 expected"),
+        ("validation: expected 5 files, found 5", "validation: expected 5 files, found 4"),
+        ("checkpoint has 291 tensors, expected: 291", "checkpoint has 290 tensors, expected: 291"),
+        ("tokens/s 12000, packets lost: 0", "tokens/s 12000, packets lost: 7"),
+        ("0 requests timed out", "10 requests timed out"),
+        ("unexpected keys: []", "unexpected keys: [w]"),
+        ("12 copied, failed: 0", "upload summary: ok 12, failed 3, skipped: 0"),
+        ("killed requests: 0", "checkpoint upload failed for 3 shards (aborted: 0)"),
+        ("all containers exited", "container exited 137"),
+        (
+            "ckpt:  100%|##########| 10.0G/10.0G [00:41<00:00, 106MB/s]",
+            "ckpt:  43%|####      | 4.31G/10.0G [00:41<00:53, 106MB/s]",
+        ),
+        ("ckpt: 100%|##########| 1.00G/1000M [00:41<00:00, 1MB/s]", "ckpt:  90%|####      | 900M/1.00G [00:41<00:53, 106MB/s]"),
+    ],
+)
+def test_what_is_bad_of_a_job_is_calm_of_a_figure(calm: str, bad: str) -> None:
+    assert of(f"{WORK}{END}{calm}\n").status is Status.PASS
+    assert of(f"{WORK}{END}{bad}\n").status is not Status.PASS
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Early stopping triggered at epoch 50. Training finished.",
+        "Training completed. Stopping services.",
+        "Training finished: stopping at epoch 50, best model restored",
+        "val_loss did not improve for 5 epochs, stopping. Training completed successfully.",
+        "Training finished successfully, stopping workers",
+    ],
+)
+def test_what_stops_in_good_order_is_a_good_end(end: str) -> None:
+    assert of(f"{STEPS}{end}\n").status is Status.PASS
+    assert of(f"{STEPS}Training finished, stopping due to a lost node\n").status is not Status.PASS
+
+
 LOST = "".join(f"step {n} loss nan\n" for n in range(41, 50))
 
 
