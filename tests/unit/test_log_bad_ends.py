@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,39 @@ def of(text: str) -> Finding:
 def test_an_error_behind_a_good_end_is_no_pass(end: str, said: str) -> None:
     assert of(f"{WORK}{end}\n").status is Status.PASS
     assert of(f"{WORK}{end}\n{said}\n").status is not Status.PASS
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        '"status": "completed", "exit_code": 137',
+        '"status": "running", "exit_code": 137',
+        '"state": "done", "result": "failure"',
+        '"phase": "Succeeded", "exitCode": 1',
+        '"status": "ok", "exit_code": -9',
+    ],
+)
+def test_the_worst_of_a_documents_outcomes_counts(outcome: str) -> None:
+    good = re.sub(r"-?[1-9]\d*", "0", outcome).replace("failure", "success")
+    assert of(f'{WORK}{END}{{"message": "job over", {good}}}\n').status is Status.PASS
+    assert of(f'{WORK}{END}{{"message": "job over", {outcome}}}\n').status is not Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("No checkpoint found, starting from scratch", "Checkpoint loading failed, starting from scratch"),
+        ("Resume is off, starting from step 0", "Resume failed (corrupt checkpoint), starting from step 0"),
+        ("Checkpoint is complete: going on", "Checkpoint is corrupt: ignoring it and starting over"),
+        ("Reading the configuration; starting fresh", "Failed to read checkpoint; starting fresh"),
+        ("no checkpoint yet: starting training from zero", "No such checkpoint readable: restarting training from zero"),
+    ],
+)
+def test_a_checkpoint_that_could_not_be_read_is_told_in_either_order(calm: str, bad: str) -> None:
+    assert of(f"{calm}\n{WORK}{END}").status is Status.PASS
+    finding = of(f"{bad}\n{WORK}{END}")
+    assert finding.status is Status.UNKNOWN
+    assert finding.message.startswith("by its own words it started anew: the checkpoint could not be read")
 
 
 @pytest.mark.parametrize("end", ["", END])
@@ -258,6 +292,8 @@ def test_as_many_ends_as_ranks_are_the_jobs() -> None:
     assert of(spawned + STEPS + ends[0]).status is Status.UNKNOWN
     assert of(spawned + STEPS + "".join(ends)).status is Status.PASS
     assert of(spawned + STEPS + ends[0].replace("1", "0")).status is Status.PASS, "the first rank speaks for all"
+    assert of(STEPS + "[rank3]: Training finished\n").status is Status.UNKNOWN, "there are three more"
+    assert of(STEPS + "[rank0]: Training finished\n").status is Status.PASS
     own = "".join(f"[rank1]: {line}\n" for line in STEPS.splitlines())
     assert of(own + "[rank1]: Training finished\n").status is Status.PASS, "a file of one rank's own"
 
@@ -277,6 +313,7 @@ def test_as_many_ends_as_ranks_are_the_jobs() -> None:
         "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).",
         "Using device: cpu (cuda requested but not available)",
         "cuda requested but unavailable: using cpu",
+        "GPU decoder... CUDA unavailable: falling back to CPU training",
         "bitsandbytes was compiled without GPU support. 8-bit optimizers are unavailable.",
         "onnxruntime: Failed to create CUDAExecutionProvider. Falling back to CPUExecutionProvider",
         "NCCL backend not available, using gloo on CPU",
@@ -298,6 +335,10 @@ def test_a_job_that_went_on_without_its_gpu_is_no_pass(said: str) -> None:
         "CPU offload of the optimizer is on",
         "apex is not available, falling back to torch AdamW",
         "fall back to CPU offload",
+        "GPU not available for tokenization, using CPU",
+        "DALI: no GPU decoder found, using CPU decoder",
+        "FAISS index: falling back to CPU for IVF training",
+        "Using CPU for data loading (GPU not available for JPEG decode)",
     ],
 )
 def test_what_is_on_the_cpu_by_intent_passes(said: str) -> None:
