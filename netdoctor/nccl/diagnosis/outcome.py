@@ -72,8 +72,7 @@ def _of_a_part(log: LogFacts, e: Event) -> bool:
 
 def _started(log: LogFacts) -> int:
     """How many processes there are, by their launcher or by NCCL; 0 where neither says so."""
-    known = max(log.ranks, default=-1) + 1  # they are counted from zero: where there is a fourth there are four
-    return max([int(s.data["n"]) for s in log.of("spawned")], default=log.nranks or known)
+    return max([int(s.data["n"]) for s in log.of("spawned")], default=log.nranks or len(log.ranks))
 
 
 def _of_one_rank(log: LogFacts, e: Event) -> bool:

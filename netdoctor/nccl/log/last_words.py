@@ -39,11 +39,15 @@ _BAD: Final = (
     rb"(?:fail\w*|kill\w*|abort\w*|crash\w*|drop\w*|reject\w*|skip\w*|time[ds]?[ _-]?outs?|refused|denied|expired|lost"
     rb"|mismatch\w*|unexpected\w*|invalid|stall\w*|unreachable|exceeded|differ\w*|insufficient|missing)"
 )
+# None, and not the first of several: "rank 0 failed".
+_NOUGHT: Final = (
+    rb"".join(b"(?<!%s )" % name for name in b"item rank worker node gpu step shard task process job".split()) + b"0"
+)
 _NO_COUNT: Final = re.compile(
-    rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
+    rb"\b(?:no|" + _NOUGHT + rb"|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
     rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
-    rb"|(?<![\w.])(?:no|0|zero) (?:[a-z]{1,20} ){0,2}" + _BAD + rb"\b"
+    rb"|(?<![\w.])(?:no|" + _NOUGHT + rb"|zero) (?:[a-z]{1,20} ){0,2}" + _BAD + rb"\b"
     rb"|\b" + _BAD + rb"(?: ?[^\W\d]{1,20}){0,4} *[:=] *(?:0\b(?!\.)|\[\]|none\b|null\b)|\btimeout[:=] *\d+"
     rb"|(?<![\w.])(?P<n>\d+)\b(?!\.\d)\D{1,40}\bexpect(?:ed|s):? \W?(?P=n)\b(?!\.\d)"
     rb"|(?<![\w.])(?P<m>\d+)\b(?!\.\d)\D{1,40}(?<![\w.])(?P=m),? expected\b"
@@ -207,8 +211,8 @@ class LastWords:
             epochs = [one for one in epochs if one["at"] is not None]
         if steps is None or self._rest or self.latest in {self._count, self._work} or _BEGUN.search(self.latest):
             return ""
-        if closing.doubtful(self.latest):
-            return ""
+        if closing.doubtful(self.latest) or 0 < prefix.rank(self.latest) != prefix.rank(self._work):
+            return ""  # a rank beyond the first, of a log that others write, too, speaks for itself
         if any(one["at"] is None or int(one["at"]) != int(one["all"]) for one in (steps, *epochs)):
             return ""
         return f"{int(steps['at'])} of {int(steps['all'])}"
