@@ -254,7 +254,7 @@ def test_a_record_above_a_traceback_says_that_it_was_caught(record: str) -> None
         "2026-11-27 22:00:00,123 WARNING data: no error so far",
     ],
 )
-def test_a_record_of_something_else_above_a_traceback_says_nothing_of_it(record: str) -> None:
+def test_a_record_of_something_else_says_nothing_of_a_traceback(record: str) -> None:
     for behind in (LEFT, "Evaluating last checkpoint\n" + STEPS + LEFT):
         assert of(f"{WORK}{record}\n{TRACEBACK}{behind}").status is not Status.PASS
     caught = "2026-11-27 22:00:00,123 ERROR train: step went wrong: "

@@ -99,7 +99,7 @@ def test_only_a_step_that_is_skipped_undoes_its_loss() -> None:
         ("no checkpoint yet: starting training from zero", "No such checkpoint readable: restarting training from zero"),
     ],
 )
-def test_a_checkpoint_that_could_not_be_read_is_told_in_either_order(calm: str, bad: str) -> None:
+def test_a_lost_checkpoint_is_told_in_either_order(calm: str, bad: str) -> None:
     assert of(f"{calm}\n{WORK}{END}").status is Status.PASS
     finding = of(f"{bad}\n{WORK}{END}")
     assert finding.status is Status.UNKNOWN
