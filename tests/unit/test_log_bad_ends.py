@@ -120,6 +120,7 @@ def test_a_supervisors_word_of_a_bad_end_is_no_pass(end: str, said: str) -> None
     [
         "ERROR ANALYSIS: top-1 12.3 %",
         "final error: 0.12",
+        "epoch 1 top-1 error: 60.94 %  (best error so far)",
         "0 errors",
         "failed requests: 0",
         "wandb: ERROR no such file: .netrc",

@@ -45,6 +45,7 @@ _NOUGHT: Final = (
 )
 _NO_COUNT: Final = re.compile(
     rb"\b(?:no|" + _NOUGHT + rb"|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
+    rb"|\b(?:best|lowest) (?:\w{1,20} )?errors?\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
     rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
     rb"|(?<![\w.])(?:no|" + _NOUGHT + rb"|zero) (?:[a-z]{1,20} ){0,2}" + _BAD + rb"\b"
@@ -177,6 +178,8 @@ class LastWords:
                 return True
         if _PROSE.match(line) is not None:
             return False
+        if not (_is_ill(line) or _STILL.search(line) or _HINTS.search(line)):
+            return False  # most lines
         clauses = _NO_COUNT.sub(b" ", line)
         none = _NONE.search(line) is not None
         still = _STILL.search(clauses) is not None and not none
