@@ -27,7 +27,7 @@ def of(text: str) -> Finding:
         ("7 nodes ready out of 8 after 600 s, proceeding with 7", "fewer than it was to have"),
         ("Using 7 GPUs (1 unavailable: Xid 79)", "fewer than it was to have"),
         ("Dropping node n3 from the job: no answer for 300 s, continuing with 7 nodes", "fewer than it was to have"),
-        ("WARNING: could not restore /ckpt/last: starting from scratch", "what it was to go on from could not be read"),
+        ("WARNING: could not restore /ckpt/last: starting from scratch", "the checkpoint could not be read"),
         ("[rank0]: CUDA not available, falling back to CPU", "the CPU, for want of a GPU"),
         ("WARNING: No: GPU is not detected; fallback to the CPU", "the CPU, for want of a GPU"),
         (f"WARNING: checksum of {SUM} differs from the index", "a file whose checksum"),

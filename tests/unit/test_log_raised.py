@@ -262,7 +262,7 @@ def test_a_command_line_is_refused_in_other_words(text: str) -> None:
 def test_what_was_complained_of_before_is_told() -> None:
     items = "".join(f"ERROR: item {n} failed: HTTP 401 invalid key\n" for n in range(9))
     found = first(STEPS + items + traced(MAIN, said="ZeroDivisionError: division by zero"))
-    assert any(note.startswith("said before it time and again: ERROR: item 1 failed: HTTP 401") for note in found.notes)
+    assert any(note.startswith("said before it time and again: ERROR: item 0 failed: HTTP 401") for note in found.notes)
     assert len(found.notes) == 1
     once = first(STEPS + "Failed to import an optional module\n" + traced(MAIN, said="ZeroDivisionError: division by zero"))
     assert not once.notes

@@ -131,14 +131,14 @@ def _lessened(e: Event) -> tuple[str, str]:
     if "sum" in e.data:
         less = "a file whose checksum is not what it was to be"
     if "scratch" in e.data:
-        less = "a new start: what it was to go on from could not be read"
+        return "by its own words it started anew: the checkpoint could not be read", _LESS
     if "gloo" in e.data:
         less = "Gloo, which moves data by the CPU, for want of NCCL"
     return f"by its own words it went on with {less}", _LESS
 
 
 def _no_number(e: Event) -> tuple[str, str]:
-    what = "gradient" if "gradient" in e.data else "loss"
+    what = "gradient" if "gradient" in e.data else e.data.get("quantity", "loss")
     text = f"the {what} is no number from this line on: the program's arithmetic, or a collective that gave wrong data"
     return text, _WRONG
 

@@ -73,8 +73,11 @@ _PROGRESS: Final = re.compile(
 )
 
 
+# The loss that is trained: a scale, a weight, a reward, or the part of a layer may be a number where it is none.
 _FIGURE: Final = re.compile(
-    rb"^(?!.*(?:\b|_)(?:nan|inf(?:inity)?)\b).*(?:\b|_)(?:loss(?:es)?|ppl|perplexity|nll|reward)\w{0,12}\b['\"]?\W{1,12}(?:tensor\()?\d",
+    rb"^(?!.*(?:\b|_)(?:nan|inf(?:inity)?)\b).*(?<![a-z])(?<!aux[_ /])(?<!auxiliary[_ /])(?<!balance[_ /])(?<!balancing[_ /])"
+    rb"(?<!router[_ /])(?<!moe[_ /])(?<!reg[_ /])(?:loss(?:es)?(?!_?(?:scal|weight|coef|fn))|ppl|perplexity|nll)\w{0,12}\b"
+    rb"['\"]?\W{1,12}(?:tensor\()?\d",
     re.IGNORECASE,
 )
 # A program's text that stands in a log, as where it prints itself or a shell runs with -x: what it would say, it has not said.

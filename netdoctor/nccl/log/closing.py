@@ -91,11 +91,19 @@ _NOT_YET: Final = re.compile(
 # (src/core/service.c), Slurm's states and LSF's (sacct, bjobs), a kubelet's reasons.
 BAD_END: Final = (
     rb"\bsig(?:kill|segv|abrt|bus|ill|fpe|quit|xcpu|xfsz|sys)\b|\b(?:status|code)=(?!(?:0|2|15)/)(?:\d{1,3}/[a-z]|dumped|killed)"
-    rb"|\bout_of_me\w*|\boom[_ -]?kill\w*|\b(?:node|boot)_fail\w*|\babnormal\w*|\brequeue[sd]?\b|\bsuspended\b"
-    rb"|\b(?:went|goes|is|are|was) (?:offline|dead|gone|down)\b|(?-i:\bDOWN\b)|\b(?:need|had) to kill\b|\bkilling\b"
-    rb"|\bconnection\b.{0,80}\b(?:closed|dropped|reset)\b(?! (?:cleanly|gracefully|normally))"
-    rb"|\bended\b.{0,20}\bsignal \d"
-    rb"|\b(?:rc|exit_?(?:code|status)|return_?code)\W{1,3}[1-9]"
+    rb"|\bout_of_me\w*|\boom[_ -]?kill\w*|\b(?:node|boot)_fail\w*|\babnormal\w*|\brequeue[sd]?\b"
+    # of a node, a job, a process: losses go down, an autosave is suspended, and a program kills its own helpers at its end
+    rb"|\b(?:jobs?|tasks?|steps?|process\w*|nodes?|partition|instance|vm|pods?|containers?|session|state)\b.{0,40}\bsuspended\b"
+    rb"|(?-i:\bSUSPENDED\b)"
+    rb"|\b(?:nodes?|hosts?|ranks?|workers?|gpus?|nics?|links?|ports?|servers?|peers?|devices?|jobs?|process\w*"
+    rb"|daemon|pods?|containers?)\b"
+    rb"[^,;.]{0,40}\b(?:went|goes|is|are|was) (?:offline|dead|gone|down)\b(?! (?:by|from|to)\b)"
+    rb"|(?-i:\bDOWN\b)|\b(?:need|had) to kill\b"
+    rb"|\bkilling (?:the )?(?:containers?|pods?|jobs?|tasks?|steps?|node|training|program|run)\b"
+    rb"|\bconnection\b.{0,80}\b(?:closed|dropped|reset) by\b|\bconnection (?:was |has been |unexpectedly )*(?:dropped|reset)\b"
+    rb"|\bended\b.{0,20}\bsignal [1-9]"
+    rb"|(?<![\w\-])(?:rc|exit_?(?:code|status)|return_?code)\W{1,3}[1-9]\d{0,9}\b(?!\.\d| of\b)"
+    rb"|\bexited(?: with)?(?: code| status)?\W{1,2}[1-9]\d{0,2}\W{0,3}$"
     rb"|(?-i:\b(?:TIMEOUT|CANCELLED|PREEMPTED|DEADLINE|FAILED)\+? +\d{1,3}:\d{1,3}\b)"
 )
 # What a line says of itself beside its good word: that something is missing of it, or how it ended (sysexits, Slurm's states).
@@ -111,7 +119,8 @@ _DOUBT: Final = re.compile(
     rb"|\bgiv(?:es?|ing) up\b|out[ _]of[ _]memory|\b(?:status|state|result|outcome)['\"]? ?[:=] ?['\"]?"
     rb"(?!(?:ok|success\w*|succeeded|pass\w*|complete\w*|finished|done|true)\b|\d+\.\d)[a-z1-9]"
     rb"|\b(?:exit(?:ed)?(?:[ _]?(?:code|status|value))?|return(?:ed)?[ _]?(?:code|status|value)|rc)\W{0,4}[1-9]\d{0,2}\b(?!\.)"
-    rb"|\bsignal\W{1,3}(?:sig|[1-9])|\w\?|\bstopping\b|" + BAD_END,
+    rb"|\bsignal\W{1,3}(?:sig|[1-9])|\w\?|\bstopping(?: ?:| (?:due|because|on (?:an? )?(?:signal|error)))"
+    rb"|" + BAD_END,
     re.IGNORECASE,
 )
 # None of what would be bad, figures of that name, and names of files.
@@ -121,7 +130,7 @@ _NO_DOUBT: Final = re.compile(
     rb"|\b\w*(?:errors?|fail\w*|time-?outs?|missing|lost|dropped|nan|exceptions?)\w*['\"]?\W{1,4}"
     rb"(?:0\b(?!\.)|-?\d{0,9}\.\d+|-?\d{1,9}(?:\.\d+)?(?:e-\d{1,3}\b|\s?%)|none\b|null\b)"
     rb"|\bearly[_ -]?stop\w*['\"]?\W{1,4}false\b|\b(?:no|none|0) remaining\b|\bremaining['\"]?\W{1,4}(?:0\b(?!\.)|00?:00)"
-    rb"|\berror rate\b|(?<!\S)\S*/\S*|(?<!\S)[\w.\-]+\.[a-z]\w{1,6}(?!\S)"
+    rb"|\b(?:did not|didn't|has not|not) improv\w*|\berror rate\b|(?<!\S)\S*/\S*|(?<!\S)[\w.\-]+\.[a-z]\w{1,6}(?!\S)"
     # torch's own last words, and its C++ part's, which say what was not done or may come
     # and SGLang's, that it was told to end and does
     rb"|\bSIGTERM received\. signum=.{0,200}Draining requests and shutting down"

@@ -58,9 +58,10 @@ def _text_of(line: bytes) -> bytes | None:
     if text is None:
         return None
     said = _ESCAPED_ANSI.sub("", text).encode("utf-8", "replace")
-    told = next(((name, document[name]) for name in _OUTCOMES if isinstance(document.get(name), str | int)), None)
-    if told is not None and (str(told[1]).lower() in _ILL or ("xit" in told[0] and str(told[1]) not in {"0", ""})):
-        said += f" ({told[0]}: {str(told[1])[:40]})".encode("utf-8", "replace")
+    told = [(name, str(document[name])) for name in _OUTCOMES if type(document.get(name)) in {str, int}]
+    ill = [(name, value) for name, value in told if value.lower() in _ILL or ("xit" in name and value not in {"0", ""})]
+    if ill:  # whatever the others say: "completed" is also a pod that exited with 137
+        said += f" ({', '.join(f'{name}: {value[:40]}' for name, value in ill)})".encode("utf-8", "replace")
     # A level that stands beside the text is kept where no family knows it by its own words, which may be the begin of a line;
     # NCCL's have a level of their own.
     bad = any(str(document.get(name)).lower() in _BAD for name in _LEVELS)

@@ -33,14 +33,31 @@ _RARELY: Final = re.compile(
     rb"|" + closing.BAD_END,
     re.IGNORECASE,
 )
-# A figure of that name, or that there is none ("test error: 0.12", "no errors", "0 failed"), and what Python and ld.so ignored.
-_NONE: Final = re.compile(
-    rb"\b(?:no|0|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
+# A figure of that name, or that there is none ("test error: 0.12", "no errors", "0 failed", "packets lost: 0"), and counts that
+# agree: each excuses the clause that it is, and nothing else of its line.
+_BAD: Final = (
+    rb"(?:fail\w*|kill\w*|abort\w*|crash\w*|drop\w*|reject\w*|skip\w*|time[ds]?[ _-]?outs?|refused|denied|expired|lost"
+    rb"|mismatch\w*|unexpected\w*|invalid|stall\w*|unreachable|exceeded|differ\w*|insufficient|missing)"
+)
+# None, and not the first of several: "rank 0 failed".
+_NOUGHT: Final = (
+    rb"".join(b"(?<!%s )" % name for name in b"item rank worker node gpu step shard task process job".split()) + b"0"
+)
+_NO_COUNT: Final = re.compile(
+    rb"\b(?:no|" + _NOUGHT + rb"|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
+    rb"|\b(?:best|lowest) (?:\w{1,20} )?errors?\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
-    rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")"
-    rb"(?:$|[\s,;}])|: ignored\.?$|Exception ignored|Error in atexit\."
-    rb"|\b(?:fail|kill|abort|crash|drop|reject|skip)\w*\b(?: ?[^\W\d]{1,20}){0,4} *[:=] *0\b(?!\.)"
-    # what cleans up where nothing is left
+    rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
+    rb"|(?<![\w.])(?:no|" + _NOUGHT + rb"|zero) (?:[a-z]{1,20} ){0,2}" + _BAD + rb"\b"
+    rb"|\b" + _BAD + rb"(?: ?[^\W\d]{1,20}){0,4} *[:=] *(?:0\b(?!\.)|\[\]|none\b|null\b)|\btimeout[:=] *\d+"
+    rb"|(?<![\w.])(?P<n>\d+)\b(?!\.\d)\D{1,40}\bexpect(?:ed|s):? \W?(?P=n)\b(?!\.\d)"
+    rb"|(?<![\w.])(?P<m>\d+)\b(?!\.\d)\D{1,40}(?<![\w.])(?P=m),? expected\b"
+    rb"|\bexpect(?:ed|s):? \W?(?P<k>\d+)\b(?!\.\d)\D{1,40}(?<![\w.])(?P=k)\b(?!\.\d)",
+    re.IGNORECASE,
+)
+# What Python and ld.so ignored, what cleans up where nothing is left, and others that are of none of the line.
+_NONE: Final = re.compile(
+    rb": ignored\.?$|Exception ignored|Error in atexit\."
     rb"|(?:^|[\s/])(?:rm|rmdir|unlink|kill|pkill|umount): "
     rb"|\bto (?:avoid|prevent|disable)\b"
     # of what has not happened: an advice
@@ -72,7 +89,12 @@ _BAR: Final = re.compile(
     rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[",
     re.IGNORECASE,
 )
-_ANY_BAR: Final = re.compile(rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[")
+# Any bar, also of bytes ("4.31G/10.0G [00:41<00:53, 106MB/s]"): of tqdm's unit_scale.
+_ANY_BAR: Final = re.compile(
+    rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12}(?:\.\d{1,3})?)(?P<at_unit>[kKMGTP]?)i?B?"
+    rb"/(?P<all>\d{1,12}(?:\.\d{1,3})?)(?P<all_unit>[kKMGTP]?)i?B? \["
+)
+_UNITS: Final = b"KMGTP"
 _EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
 # What a program begins behind its last step, and may not come to the end of.
 _BEGUN: Final = re.compile(
@@ -97,6 +119,12 @@ def _is_ill(line: bytes) -> bool:
     if _ILL.search(line) is not None or _GLOG.search(line) is not None:
         return True
     return _MARKS.search(line.lower()) is not None and _RARELY.search(line) is not None
+
+
+def _size(bar: re.Match[bytes], name: str) -> float:
+    """One side of a bar's count, of which each may have a unit of its own."""
+    unit = bar[name + "_unit"].upper()
+    return float(bar[name]) * float(1000 ** (_UNITS.index(unit) + 1 if unit else 0))
 
 
 class LastWords:
@@ -181,12 +209,16 @@ class LastWords:
                 return True
         if _PROSE.match(line) is not None:
             return False
-        still = _STILL.search(line) is not None and not _NONE.search(line)
-        ill = _is_ill(line) and not _NONE.search(line)
-        if not (ill or still or _HINTS.search(line)):
+        if not (_is_ill(line) or _STILL.search(line) or _HINTS.search(line)):
+            return False  # most lines
+        clauses = _NO_COUNT.sub(b" ", line)
+        none = _NONE.search(line) is not None
+        still = _STILL.search(clauses) is not None and not none
+        ill = _is_ill(clauses) and not none
+        if not (ill or still or _HINTS.search(clauses)):
             return False
         said = level(line)
-        if said is Level.UNKNOWN and not _NONE.search(line):
+        if said is Level.UNKNOWN and not none:
             self._hinted.append((number, line))
         if len(self._lines) < _MOST and ((ill and said is Level.UNKNOWN) or (still and self._work)):
             self._lines[number] = line
@@ -213,8 +245,8 @@ class LastWords:
             epochs = [one for one in epochs if one["at"] is not None]
         if steps is None or self._rest or self.latest in {self._count, self._work} or _BEGUN.search(self.latest):
             return ""
-        if closing.doubtful(self.latest):
-            return ""
+        if closing.doubtful(self.latest) or 0 < prefix.rank(self.latest) != prefix.rank(self._work):
+            return ""  # a rank beyond the first, of a log that others write, too, speaks for itself
         if any(one["at"] is None or int(one["at"]) != int(one["all"]) for one in (steps, *epochs)):
             return ""
         return f"{int(steps['at'])} of {int(steps['all'])}"
@@ -222,7 +254,7 @@ class LastWords:
     def _unfilled(self) -> bool:
         """Whether the very last line is a bar that is not full, of what the program began behind its good end."""
         counted = _ANY_BAR.search(self.latest) if self._latest_at > self._ended else None
-        return counted is not None and int(counted["at"]) < int(counted["all"])
+        return counted is not None and _size(counted, "at") < _size(counted, "all")
 
     def close(self, silent: bool) -> dict[int, bytes]:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""

@@ -61,7 +61,9 @@ _ORIGINAL: Final = b"Original "  # torch/_utils.py, ExceptionWrapper: of a DataL
 _PLACES: Final = 4096
 _LOGGED: Final = re.compile(rb"\b(?:ERROR|WARN(?:ING)?|INFO|CRITICAL)\b")  # in what stands before a traceback
 # A logger's whole record (time and level, or the level and the logger's name), right below which a handler puts the traceback
-# of what the program has caught, also at its bottom; not where it says that it ends with it, as hooks for the uncaught do.
+# of what the program has caught, also at its bottom; not where it says that it ends with it, as hooks for the uncaught do.  It
+# speaks of the exception: by its type, its text or the names in it, as something that failed, or of how it goes on without.
+# What it says of anything else ("slow batch") stood there by chance before an exception that nobody caught.
 _RECORD: Final = re.compile(
     rb"(?:[\[(]?\d{4}[-/]\d\d[-/]\d\d[ T]|[\[(]?\d\d:\d\d:\d\d).{0,80}?\b(?:ERROR|WARN(?:ING)?)\b"
     rb"|(?:ERROR|WARNING):[\w.]{1,80}:|[WE](?:\d{4} |\d{4}-\d\d-\d\d )\d\d:\d\d:\d\d|(?:WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d"
@@ -71,6 +73,13 @@ _ENDS_WITH_IT: Final = re.compile(
     rb"|shut\w* ?down|stopp\w*|(?:training|job|run|worker|rank|process|main|program|script)\b.{0,30}\b(?:failed|died|dies))\b",
     re.IGNORECASE,
 )
+_OF_IT: Final = re.compile(
+    rb"\b(?:exceptions?|traceback|(?<!no )(?<!\b0 )errors?(?! (?:rate|bars?|count)\b)|failed|failure|failing|caught"
+    rb"|continu(?:e|es|ing)|proceed(?:s|ing)?|go(?:es|ing) on|f(?:a|e)ll(?:s|ing)? ?back)\b(?!\W{0,4}0\b)",
+    re.IGNORECASE,
+)
+_NAMES: Final = re.compile(rb"['\"]([^'\"]{3,200})['\"]")  # that an exception's text quotes
+_SAID: Final = 4  # bytes of such a text that stands in others by more than chance
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
 # Files of others: the last frame outside of them is the program's.
 _LIBRARIES: Final = re.compile(
@@ -120,13 +129,13 @@ class _Open:
             "own",
             "program",
         ),
-        *("quoted", "quotes", "recorded", "said", "since", "told"),
+        *("quoted", "quotes", "record", "said", "since", "told"),
     )
 
     def __init__(self, ignored: bool, headless: bool = False) -> None:
         self.handled = False
         self.logged = False  # behind a logger's head
-        self.recorded = False  # right below a logger's record
+        self.record = b""  # what a logger's record right above it says
         self.bottom = headless  # began where nobody is left to catch it, as far as can be told
         self.caught = False  # begins where somebody caught it
         self.module = False  # began at the bottom
@@ -225,7 +234,8 @@ class Tracebacks:
             at.bottom, self._cut_off = self._cut_off, False
             at.logged = _LOGGED.search(mark) is not None
             record = above[len(mark) :] if above.startswith(mark) else b""
-            at.recorded = _RECORD.match(record) is not None and _ENDS_WITH_IT.search(record) is None
+            if (head := _RECORD.match(record)) is not None and _ENDS_WITH_IT.search(record) is None:
+                at.record = record[head.end() :]
             at.cause, at.quoted = self._came_of.pop(mark, 0), self._colon
             self.quoting = at.ignored
         self._ignored.discard(mark)
@@ -294,7 +304,7 @@ class Tracebacks:
             at.last[1].decode() if at.own and at.last[0] == _TEXT else "",
             library=at.own is None,
             deep=b":".join(at.last).decode("utf-8", "replace") if at.own not in {None, at.last} and at.last[0] != _TEXT else "",
-            printed=at.recorded or not at.bottom,
+            printed=_speaks_of(at.record, raised["type"], body) or not at.bottom,
             program=at.program.decode("utf-8", "replace"),
             caught=at.caught and _PROCESS.search(mark) is not None,
             times=self._times.get((mark, file, row), 1),
@@ -361,6 +371,16 @@ class Tracebacks:
             return None
         self._open[begin["mark"]] = _Open(ignored=False, headless=True)
         return begin["mark"]
+
+
+def _speaks_of(record: bytes, kind: bytes, body: bytes) -> bool:
+    """Whether what a logger's record says is about the exception of the traceback below it."""
+    if not record:
+        return False
+    record, told = record.lower(), body.partition(b":")[2].strip().lower()
+    names = {kind.rpartition(b".")[2].lower(), *_NAMES.findall(told)}
+    names |= {told} if len(told) >= _SAID else set()
+    return _OF_IT.search(record) is not None or any(name in record for name in names)
 
 
 def _following(mark: bytes) -> bytes | None:
