@@ -42,7 +42,7 @@ def obstacle(path: str) -> Obstacle | None:
             return Obstacle("it is a directory" if stat.S_ISDIR(mode) else "it is no regular file", "name a program")
         if not mode & 0o111:
             return Obstacle(f"it may not be executed (mode {stat.S_IMODE(mode):04o})", f"chmod +x {name}, or: … -- bash {name}")
-        if not os.access(path, os.X_OK):
+        if not os.access(path, os.X_OK, effective_ids=True):
             return Obstacle("it may not be executed here", f"namei -l {name}; findmnt -T {name} (noexec); id")
         with open(path, "rb") as file:
             first = file.read(256)

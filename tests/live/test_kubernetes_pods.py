@@ -213,7 +213,7 @@ def test_the_pods_of_a_job_meet_in_one_all_reduce(podman: pods.Podman, cable: tu
     assert [one.returncode for one in started] == [0, 0], "".join(out + err for out, err in said)
     for folder in folders:
         assert json.loads((folder / "allreduce.json").read_text())["verdict"]["status"] == "healthy"
-        assert (folder / "message").read_text().startswith("netdoctor: healthy")
+        assert (folder / "message").read_text().startswith(("netdoctor: healthy", "netdoctor: nothing failed "))
 
 
 @pytest.mark.usefixtures("torch_in_a_pod")
