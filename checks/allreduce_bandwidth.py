@@ -9,7 +9,6 @@ from netdoctor.api import (
     WITH_RUN,
     Accelerator,
     Baseline,
-    Control,
     Expected,
     Finding,
     Gpus,
@@ -29,6 +28,7 @@ from netdoctor.api import (
     check,
     cost,
     fail,
+    gloo_rate,
     hcas,
     ok,
     path_limit,
@@ -42,9 +42,6 @@ LOW = 0.60
 LOOK = 0.80
 # Below that size latency decides, not the path.
 ENOUGH = 32 << 20
-# Gloo's all-reduce reaches 0.5 to 1.7 times the rate of one socket (two ranks on two cores, busy and idle), with buffers of
-# 4 KiB a twentieth.
-FAR = 8
 
 
 @check(id="allreduce.bandwidth", title="The all-reduce reaches what its path can carry", cause="low_bandwidth")
@@ -55,7 +52,7 @@ def allreduce_bandwidth(
     if isinstance(baseline.run, Unavailable):
         yield unknown(f"no all-reduce was run: {baseline.run}", how=WITH_RUN)
     else:
-        slow = _by_sockets(baseline.run, baseline.control)
+        slow = gloo_rate.judge(baseline.run, baseline.control, ENOUGH)
         limit, floor = path_limit(baseline.run, gpus, pci, rdma), _floor(baseline.run, expected, gpus, pci)
         yield slow or _baseline(baseline.run, limit, there, nothing, floor)
     if not isinstance(paths.runs, Unavailable):
@@ -111,25 +108,6 @@ def _other(run: Run, gpus: Gpus, pci: Pci) -> str:
     there = max(there, sum(d.device in known and d.physical_function is None for d in pci.gpus or ()))
     ran = len(set(one.gpus))
     return f"this run is of {ran} of the node's {there} GPUs" if mine and ran < there else ""
-
-
-def _by_sockets(run: Run, control: Control | None) -> Finding | None:
-    """Gloo on this node alone goes by its loopback: far below what a socket with buffers of its own carried beside the run."""
-    if control is None or not run.finished or not run.busbw or len(control.wide) < len(control.plain) or not control.wide:
-        return None
-    rate, carries = run.busbw[max(run.busbw)], min(control.wide) / 1e9
-    if max(run.busbw) < ENOUGH or rate * FAR >= carries:
-        return None
-    narrow = control.narrowed is not None
-    return fail(
-        "bus bandwidth is far below what a socket of this host carries"
-        + (", and so are sockets with the kernel's own buffers" if narrow else ""),
-        cause="tcp_tuning" if narrow else "low_bandwidth",
-        loss=replace(cost.less(rate, carries, "GB/s"), measured=True),
-        expected="at least an eighth of it",
-        measured={"busbw": Quantity(rate, "GB/s"), "socket": Quantity(carries, "GB/s")},
-        how="sysctl net.ipv4.tcp_rmem net.ipv4.tcp_wmem; who else uses these CPUs (top); the CPU mask and quota of the job",
-    )
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import engine
 from netdoctor.facts import registry as facts
+from netdoctor.facts.kernel import mounted
 from netdoctor.facts.runs import Caller, Cure, Obstacle
 from netdoctor.host.base import Answer, Host, RecordingHost, split_question
 from netdoctor.host.live import LiveHost
 from netdoctor.host.redact import Redactor
 from netdoctor.model import CheckResult, Finding, Kind, Unavailable, unavailable_in
 from netdoctor.process import streams
+from netdoctor.process.cpus import Meter
 from netdoctor.process.signals import Interrupted, interruptible
 from netdoctor.textsafe import listed
 from netdoctor.variables.catalogue import accepts
@@ -322,22 +324,28 @@ def _all_reduces(
     for name, make in (("Baseline", plan.baseline), ("PathRun", plan.path_run)):
         if name in names:
             progress("all-reduce" if name == "Baseline" else "network path")
-            begin = time.perf_counter()
+            begin, meter = time.perf_counter(), Meter()
             with _beside(work, live, names if name == "Baseline" else ()) as ran:
                 made = facts.there(name, make(session, work.facts, deadline))
                 ran.append(made)
-            work.facts[name] = with_logs(_controlled(made, name == "Baseline"))
+            work.facts[name] = with_logs(_controlled(made, name == "Baseline", work.host, meter))
             work.seconds[name] = time.perf_counter() - begin
 
 
-def _controlled(baseline: Any, network: bool) -> Any:
-    """With a control of the loopback beside it, where Gloo ran on this node alone: what a socket of this host carries."""
+def _controlled(baseline: Any, network: bool, host: Host, meter: Meter) -> Any:
+    """With a control of the loopback beside it, where Gloo ran on this node alone: what a socket of this host carries, and how
+    much others took of the CPUs meanwhile."""
     run = getattr(baseline, "run", None)
     if not run or not run.finished or run.experiment.backend != "gloo" or not network:
         return baseline
     from netdoctor.cluster.connectivity import loopback
 
-    return replace(baseline, control=loopback())
+    # LXCFS lays over it what a container's own processes take: of the others it says nothing.
+    over = mounted(host, "/proc/stat")
+    plain = isinstance(over, Unavailable) and over.kind is Kind.ABSENT
+    others = meter.others() if plain else None
+    control = loopback()
+    return replace(baseline, control=control and replace(control, others=others))
 
 
 def _cures(work: engine.Work, session: Session, config: Config, progress: engine.Progress) -> None:

@@ -244,6 +244,7 @@ class Control:
     plain: tuple[float, ...] = ()  # bytes a second of connections with the kernel's own buffers
     wide: tuple[float, ...] = ()  # and with buffers of their own
     own: float = 0.0  # bytes a second of the node's own loopback, with buffers of its own; 0: not tried
+    others: float | None = None  # share of all CPUs' time that others took while the all-reduce ran; None: not known
 
     @property
     def loses(self) -> bool:

@@ -179,7 +179,7 @@ def test_a_floor_that_was_not_read_may_be_any() -> None:
     assert found[0].status is Status.UNKNOWN and "floor" in found[0].message
 
 
-CARRIES = Control(400, 0, 5e-5, 32768, (1.1e9, 0.9e9, 1.0e9), (1.2e9, 1.0e9, 1.1e9), 1.1e9)
+CARRIES = Control(400, 0, 5e-5, 32768, (1.1e9, 0.9e9, 1.0e9), (1.2e9, 1.0e9, 1.1e9), 1.1e9, others=0.1)
 NARROW = replace(CARRIES, plain=(2e7, 3e7, 2e7))
 
 
@@ -189,7 +189,11 @@ NARROW = replace(CARRIES, plain=(2e7, 3e7, 2e7))
         (0.3, CARRIES, Status.SKIP, None),
         (0.13, CARRIES, Status.SKIP, None),
         (0.12, CARRIES, Status.FAIL, "low_bandwidth"),
+        (0.12, replace(CARRIES, others=0.2), Status.UNKNOWN, None),  # the CPUs were busy with others
+        (0.12, replace(CARRIES, others=None), Status.UNKNOWN, None),
+        (0.3, replace(CARRIES, others=1.0), Status.SKIP, None),
         (0.008, NARROW, Status.FAIL, "tcp_tuning"),
+        (0.008, replace(NARROW, others=1.0), Status.FAIL, "tcp_tuning"),  # which the socket beside it shows by itself
         (0.3, NARROW, Status.SKIP, None),  # what the run does not show is net.tcp_buffers' to say
         (0.008, None, Status.SKIP, None),
         (0.008, Control(), Status.SKIP, None),
