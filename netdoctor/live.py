@@ -324,19 +324,19 @@ def _all_reduces(
     for name, make in (("Baseline", plan.baseline), ("PathRun", plan.path_run)):
         if name in names:
             progress("all-reduce" if name == "Baseline" else "network path")
-            begin, meter = time.perf_counter(), Meter()
+            begin, meter = time.perf_counter(), Meter() if name == "Baseline" else None
             with _beside(work, live, names if name == "Baseline" else ()) as ran:
                 made = facts.there(name, make(session, work.facts, deadline))
                 ran.append(made)
-            work.facts[name] = with_logs(_controlled(made, name == "Baseline", work.host, meter))
+            work.facts[name] = with_logs(_controlled(made, work.host, meter) if meter else made)
             work.seconds[name] = time.perf_counter() - begin
 
 
-def _controlled(baseline: Any, network: bool, host: Host, meter: Meter) -> Any:
+def _controlled(baseline: Any, host: Host, meter: Meter) -> Any:
     """With a control of the loopback beside it, where Gloo ran on this node alone: what a socket of this host carries, and how
     much others took of the CPUs meanwhile."""
     run = getattr(baseline, "run", None)
-    if not run or not run.finished or run.experiment.backend != "gloo" or not network:
+    if not run or not run.finished or run.experiment.backend != "gloo":
         return baseline
     from netdoctor.cluster.connectivity import loopback
 

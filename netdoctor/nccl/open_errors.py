@@ -12,7 +12,7 @@ from netdoctor.facts.pci import Pci
 from netdoctor.model import Kind, Unavailable
 
 OF_A_BOARD: Final = 8  # GPUs: more are two boards, with trunks between their switches
-HARMLESS: Final = (Action.NONE, Action.RESTART)
+_HARMLESS: Final = (Action.NONE, Action.RESTART)
 
 
 def still_open(every: tuple[XidEvent, ...], shown: Mapping[Any, GpuState], links_up: bool) -> list[XidEvent]:
@@ -31,7 +31,7 @@ def _is_open(number: int, event: XidEvent, every: Sequence[XidEvent], shown: Map
         now, at = (every[changes[-1]].recovery, changes[-1]) if changes else (None, -1)
     if number == at:
         return bool(now)
-    return event.meaning.action not in HARMLESS and not (event.meaning.told and now == 0 and at > number)
+    return event.meaning.action not in _HARMLESS and not (event.meaning.told and now == 0 and at > number)
 
 
 def links_up(pci: Pci, gpus: Gpus, own: Sequence[GpuState]) -> bool:
