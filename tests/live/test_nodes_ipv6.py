@@ -38,7 +38,8 @@ def test_hosts_of_ipv6_alone_meet_and_reach_each_other(hosts: Hosts, master: str
     for made in meet(hosts, master):
         found = [one for check in made["checks"] for one in check["findings"]]
         assert [one["message"] for one in found if one["status"] == "fail"] == []
-        assert [(run["ranks"], run["state"], run["verified"]) for run in made["runs"]] == [(2, "finished", True)]
+        not_known = [one["message"] for one in found if one["status"] == "unknown"]
+        assert [(run["ranks"], run["state"], run["verified"]) for run in made["runs"]] == [(2, "finished", True)], not_known
         others = {
             one["subject"]: one["status"]
             for check in made["checks"]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,16 +57,16 @@ def clean() -> Iterator[Path]:
             half.unlink(missing_ok=True)
             pytest.skip(f"mmdebstrap made no root file system: {done.stderr.strip()[-200:]}")
         half.rename(tar)
-    root = checkout.cache() / "apt-root"
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir()
-    run("tar", "-xf", tar, "-C", root, "--exclude=./dev/*")
-    for name in ("null", "urandom"):
-        run("cp", "-a", f"/dev/{name}", root / "dev")
-    for name in ("resolv.conf", "hosts"):
-        shutil.copy(f"/etc/{name}", root / "etc" / name)
-    yield root
-    shutil.rmtree(root)
+    # Not in build/: files of other users there would make the checkout one that root does not run.  /tmp may allow no devices.
+    with tempfile.TemporaryDirectory(prefix="netdoctor-apt-root-", dir="/var/tmp") as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        run("tar", "-xf", tar, "-C", root, "--exclude=./dev/*")
+        for name in ("null", "urandom"):
+            run("cp", "-a", f"/dev/{name}", root / "dev")
+        for name in ("resolv.conf", "hosts"):
+            shutil.copy(f"/etc/{name}", root / "etc" / name)
+        yield root
 
 
 def test_everything_is_there_and_summed(dist: Path) -> None:

@@ -80,7 +80,7 @@ class Hosts:
         return self.spawn(number, sys.executable, "-m", "netdoctor", *arguments, variables=variables)
 
     def spawn(self, number: int, *command: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        own = {MARK: self.mark, "PYTHONPATH": str(ROOT), "NETDOCTOR_TOKEN": self.mark}
+        own = {MARK: self.mark, "NETDOCTOR_TOKEN": self.mark}
         environment = {**os.environ, **own, **(variables or {})}
         made = subprocess.Popen(
             [*self._enter(self.holders[number]), *command],
