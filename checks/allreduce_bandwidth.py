@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from netdoctor.api import (
     WITH_RUN,
@@ -32,6 +32,7 @@ from netdoctor.api import (
     hcas,
     ok,
     path_limit,
+    record,
     skip,
     unknown,
 )
@@ -110,7 +111,7 @@ def _other(run: Run, gpus: Gpus, pci: Pci) -> str:
     return f"this run is of {ran} of the node's {there} GPUs" if mine and ran < there else ""
 
 
-@dataclass(frozen=True)
+@record
 class Floor:
     """What the site says that the all-reduce must reach."""
 

@@ -6,7 +6,7 @@ Near is by SLIT distance, not by equality: on AMD with four nodes a socket the n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
@@ -46,6 +46,7 @@ from netdoctor.api import (
     nccl_integer,
     ok,
     others,
+    record,
     skip,
     slurm_cpus,
     transport,
@@ -67,7 +68,7 @@ ONLY_FROM = frozenset({"bind", "interleave", "weighted interleave"})
 MEMORY = frozenset({"default", "local", *PREFERRED, *ONLY_FROM})
 
 
-@dataclass(frozen=True)
+@record
 class Here:
     cpu: Cpu
     every: tuple[Node, ...]

@@ -11,7 +11,7 @@ explains (expected.gpu_clock_mhz).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
@@ -45,6 +45,7 @@ from netdoctor.api import (
     missing,
     ok,
     open_errors,
+    record,
     skip,
     unknown,
 )
@@ -79,7 +80,7 @@ ECC_WAITS, MIG_WAITS = "another ECC mode than it has waits for a reset", "anothe
 MEMORY, ERROR, SLOW, BUS = "gpu_memory", "gpu_error", "gpu_slow", "link_degraded"
 
 
-@dataclass(frozen=True)
+@record
 class Rule:
     """A field of `GpuState`, and when it is wrong."""
 

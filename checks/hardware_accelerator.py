@@ -6,7 +6,7 @@ An accelerator that netdoctor does not judge is never "no GPU": it is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
@@ -36,6 +36,7 @@ from netdoctor.api import (
     missing,
     ok,
     others,
+    record,
     skip,
     unknown,
 )
@@ -268,7 +269,7 @@ def _of_the_job(
     return found or _used(here, gpus, baseline, job)
 
 
-@dataclass(frozen=True)
+@record
 class Job:
     """What the layers that depend on the job's place show of its GPUs."""
 

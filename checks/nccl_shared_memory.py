@@ -9,7 +9,7 @@ What is free is tried: a child takes as many files of that size as the ranks wou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,7 @@ from netdoctor.api import (
     missing,
     nccl_param,
     ok,
+    record,
     shm_connections,
     shm_pool,
     size_text,
@@ -86,7 +87,7 @@ INODES = Fix(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Need:
     """What the ranks of this node take: at least they share one pool a rank, at most each communicator has its own."""
 

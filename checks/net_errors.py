@@ -8,7 +8,6 @@ where on it is a fault, for a link that was trained or unplugged counts as well.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from netdoctor.api import (
     FROM_JOB,
@@ -46,6 +45,7 @@ from netdoctor.api import (
     missing,
     ok,
     parse_hcas,
+    record,
     skip,
     transport,
     unknown,
@@ -107,7 +107,7 @@ DROPS = (
 ANOTHER_WAY = "retrans_timeout_events"  # SRD of EFA takes another path
 
 
-@dataclass(frozen=True)
+@record
 class Cable:
     """A port or an interface, what it counted, and how fast it is."""
 

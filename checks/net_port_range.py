@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.api import (
@@ -31,6 +30,7 @@ from netdoctor.api import (
     nccl_param,
     nccl_ports,
     ok,
+    record,
     unknown,
 )
 
@@ -44,7 +44,7 @@ Services = Mapping[int, str]  # port -> what binds it
 OWN_NETWORK = ("veth", "macvlan", "ipvlan", "netkit")  # what a container of its own network namespace has as its interface
 
 
-@dataclass(frozen=True)
+@record
 class Range:
     """The range of ports, and what the job needs of it."""
 

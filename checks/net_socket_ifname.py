@@ -6,7 +6,7 @@ Judged by address and route.  A name (docker0, br-…, virbr0) matters only wher
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
@@ -40,6 +40,7 @@ from netdoctor.api import (
     missing,
     ok,
     reaching,
+    record,
     transport,
     unknown,
 )
@@ -49,7 +50,7 @@ GROUPS = "state job.gloo_groups, 0 where it makes none: job: {gloo_groups: N}, o
 PEERS = "expected: {peers: [HOST:PORT, …]} in the configuration, with the address that another node uses"
 
 
-@dataclass(frozen=True)
+@record
 class Seen:
     """What the judgements share."""
 
@@ -112,8 +113,7 @@ def socket_ifname(
             if data.sockets:
                 yield one
             elif data.sockets is None:
-                text = f"{one.message}, if sockets carry the data ({data.why})"
-                yield unknown(text, subject=one.subject, how="run the all-reduce")
+                yield unknown(f"{one.message}, if sockets carry it ({data.why})", subject=one.subject, how="run the all-reduce")
             elif one.loss and interfaces.meant(settings):
                 yield seen.good("RDMA carries the data, sockets what NCCL starts with", one.subject, [one.message])
     if intent.gloo_groups:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from netdoctor.api import (
     interfaces,
     missing,
     ok,
+    record,
     skip,
     tcp_window,
     transport,
@@ -55,7 +56,7 @@ PASS = "Mb/s pass the windows in a round trip"
 MEASURE = "set MASTER_ADDR and MASTER_PORT, or expected: {peers: [HOST:PORT]} or {rtt_ms: …} in the configuration"
 
 
-@dataclass(frozen=True)
+@record
 class RoundTrip:
     """The longest round trip to another node: milliseconds and where they come from, or why they are not known."""
 

@@ -7,7 +7,7 @@ lies between depends on what nobody knows here: a DataLoader's workers, the data
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
@@ -46,6 +46,7 @@ from netdoctor.api import (
     nccl_ports,
     ok,
     rdma_handles,
+    record,
     size_text,
     skip,
     tcp_window,
@@ -78,7 +79,7 @@ MET = {
 AS_MANY = f"{WITH_RUN}; or on the node"
 
 
-@dataclass(frozen=True)
+@record
 class Need:
     """What the ranks of this node take of one thing: certainly, and at most."""
 
@@ -87,7 +88,7 @@ class Need:
     what: str = ""  # that takes it, in words
 
 
-@dataclass(frozen=True)
+@record
 class Here:
     ranks: int  # as many as there may be
     certain: int  # of these; a launcher's one task may be all, or start a rank for each GPU

@@ -7,7 +7,7 @@ the job's (virtual functions of others, storage and management ports) say nothin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
@@ -49,6 +49,7 @@ from netdoctor.api import (
     parse_hcas,
     partition,
     rails,
+    record,
     size_text,
     skip,
     transport,
@@ -62,7 +63,7 @@ SITE = frozenset({"count", "rate"})  # subjects of what the site states itself, 
 OF_THE_NODE = frozenset({Step.NO_UVERBS, Step.ENXIO, Step.PORT})
 
 
-@dataclass(frozen=True)
+@record
 class Here:
     """What all devices share."""
 
@@ -79,11 +80,7 @@ class Here:
         return self.vantage.in_container and self.gpus.none_visible
 
 
-@check(
-    id="rdma.dev_infiniband",
-    title="The RDMA devices of the job can be used where it runs",
-    cause="dev_infiniband_missing",
-)
+@check(id="rdma.dev_infiniband", title="The RDMA devices of the job can be used where it runs", cause="dev_infiniband_missing")
 def dev_infiniband(
     rdma: Rdma,
     pci: Pci,

@@ -6,7 +6,7 @@ A peer-memory module that this NCCL version looks at serves, or DMA-BUF.  A path
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from netdoctor.api import (
@@ -52,6 +52,7 @@ from netdoctor.api import (
     ok,
     parse_hcas,
     rails,
+    record,
     skip,
     transport,
     unknown,
@@ -64,7 +65,7 @@ HOW = "run an all-reduce over two nodes with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=I
 EFA_GPUS = ("A100", "H100", "H200", "B200", "B300", "GB200", "GB300")
 
 
-@dataclass(frozen=True)
+@record
 class Node:
     """What all pairs of a node share."""
 
@@ -107,7 +108,7 @@ class Node:
         return uses
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """A GPU and its HCA, what NCCL would ask about them, and what the runs showed."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netdoctor.allreduce.cause import Scarce, at_a_limit, cause_of, out_of_memory
@@ -69,6 +68,7 @@ from netdoctor.facts.tasks import Tasks
 from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.fixes import fix_container, fix_environment, fix_gpudirect, fix_rdma_device, fix_sysctl
 from netdoctor.model import NODE, Finding, Fix, Kind, Loss, Quantity, Severity, Status, Unavailable, count, missing, size_text
+from netdoctor.model.records import record
 from netdoctor.nccl import (
     affinity,
     devices,
@@ -117,7 +117,7 @@ Judge = Callable[..., Iterable[Finding]]
 J = TypeVar("J", bound=Judge)
 
 
-@dataclass(frozen=True)
+@record
 class CheckSpec:
     """What `check` attaches to a judge function: ``__netdoctor_check__``."""
 
@@ -381,6 +381,7 @@ __all__ = [
     "rails",
     "rdma_handles",
     "reaching",
+    "record",
     "seen_loaded",
     "shm_connections",
     "shm_pool",

@@ -27,7 +27,7 @@ from typing import Any, Final
 from netdoctor.api import CheckSpec
 from netdoctor.causes.results import own_result
 from netdoctor.facts.registry import RUNS, SOURCES
-from netdoctor.model import CheckResult, Finding, Fix, Status
+from netdoctor.model import CheckResult, Finding, Fix, Status, record
 from netdoctor.process import apart
 
 GROUP: Final = "netdoctor.plugins"
@@ -46,7 +46,7 @@ class NeedsError(TypeError):
     """A judge function whose parameters do not say which facts it needs."""
 
 
-@dataclass(frozen=True)
+@record
 class Need:
     """One parameter of a judge, and the fact that it takes."""
 
@@ -307,7 +307,7 @@ def _is_fact(kind: type[Any], known: set[str]) -> bool:
 # Entry points, without importlib.metadata (30 ms): most machines have none, and finding that out is a listing of sys.path.
 
 
-@dataclass(frozen=True)
+@record
 class EntryPoint:
     """One line of an entry_points.txt: ``name = module:attribute``."""
 

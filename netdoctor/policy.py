@@ -25,12 +25,12 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from netdoctor.model import CheckResult, Command, Finding, Health, Severity, Status, Verdict
+from netdoctor.model import CheckResult, Command, Finding, Health, Severity, Status, Verdict, record
 from netdoctor.textsafe import listed
 
 HEALTHY: Final = 0
@@ -45,7 +45,7 @@ _JUDGED: Final = frozenset({Status.PASS, Status.FAIL})
 _ANYWHERE: Final = frozenset({"node.clock"})  # right on nearly every machine: its pass alone makes no node healthy
 
 
-@dataclass(frozen=True)
+@record
 class Waiver:
     """A fail that the site accepts until the end of a day (UTC).  `subject` may hold ``*``; None is every subject."""
 
@@ -77,7 +77,7 @@ def _matches(subject: str, pattern: str) -> bool:
     return "*" in pattern and fnmatchcase(subject, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
-@dataclass(frozen=True)
+@record
 class Seen:
     """What was found on the machine; None: it could not be told."""
 
@@ -240,7 +240,7 @@ class Outcome(Enum):
     WELL = "nothing that counts failed"
 
 
-@dataclass(frozen=True)
+@record
 class _Weighed:
     outcome: Outcome
     checks: tuple[CheckResult, ...]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from netdoctor.facts.runs import State
-from netdoctor.model import Cost, Quantity
+from netdoctor.model import Cost, Quantity, record
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -90,7 +90,7 @@ def compare(session: Session, cure: Cure, deadline: float) -> Cost:
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Trial:
     """The runs with and without one cure."""
 

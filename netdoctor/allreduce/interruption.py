@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from netdoctor.facts.runs import Obstacle
-from netdoctor.model import Word
+from netdoctor.model import Word, record
 
 
 class InterruptionKind(Word):
@@ -29,7 +27,7 @@ _OBSTACLES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Interruption:
     """When and why the runner ended a run, and where each rank was then."""
 

@@ -7,7 +7,7 @@ NCCL's own model (src/graph/topo.h, "per NVLink" and PCIe): GB/s in one directio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.causes.cost import MIGHT, less
@@ -18,7 +18,7 @@ from netdoctor.facts.pci import Pci, PciLink
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.facts.rdma_ports import RdmaPort
 from netdoctor.facts.runs import Path, Run, Way
-from netdoctor.model import Kind, Loss, Unavailable
+from netdoctor.model import Kind, Loss, Unavailable, record
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.transport import log_of, network_family
 
@@ -29,7 +29,7 @@ SWITCHED: Final = 8  # as many GPUs are joined by NVSwitch; boards of four (HGX 
 _PCIE: Final = {2.5: 1.5, 5.0: 3.0, 8.0: 6.0, 16.0: 12.0, 32.0: 24.0, 64.0: 48.0}  # GB/s of 8 lanes
 
 
-@dataclass(frozen=True)
+@record
 class Limit:
     """Bus bandwidth in GB/s that the path cannot pass, and why."""
 

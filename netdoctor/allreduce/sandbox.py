@@ -6,14 +6,14 @@ import glob
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from netdoctor.environment import kept_by_root, of_job, withheld, writes
 from netdoctor.facts.environ import entries
 from netdoctor.host.owned import NotOursError, all_roots, site_packages
 from netdoctor.host.trust import may_lead_to_others, of_others, trusted
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 from netdoctor.process import far
 
 # Set in every run.  NCCL ignores a subsystem that it does not know (src/debug.cc), so the list serves every version.
@@ -29,7 +29,7 @@ _SET: Final = {
 _CONF_WRITERS: Final = ("NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE")
 
 
-@dataclass(frozen=True)
+@record
 class Sandbox:
     """An environment, and what was changed in it against the job's."""
 
@@ -104,7 +104,7 @@ def _silent(path: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
+@record
 class User:
     """Who the job's Python runs as."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from netdoctor.model import Loss, Severity
+from netdoctor.model import Loss, Severity, record
 
 
-@dataclass(frozen=True)
+@record
 class Cause:
     """A reason why distributed jobs are slow or hang."""
 

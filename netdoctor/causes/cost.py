@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.model import (
@@ -17,6 +17,7 @@ from netdoctor.model import (
     Finding,
     Loss,
     Status,
+    record,
 )
 
 STOPS: Final = Loss(1.0, "the job does not start, hangs, or gets wrong data")
@@ -105,7 +106,7 @@ def measured(finding: Finding) -> Finding:
     return replace(finding, loss=known)
 
 
-@dataclass(frozen=True)
+@record
 class Outlook:
     """What all fails together leave a job here."""
 

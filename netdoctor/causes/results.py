@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.causes import CAUSES
 from netdoctor.causes.cost import MIGHT
-from netdoctor.model import CheckResult, Finding, Status
+from netdoctor.model import CheckResult, Finding, Status, record
 
 
-@dataclass(frozen=True)
+@record
 class ResultRow:
     """A result that no file of checks gives."""
 

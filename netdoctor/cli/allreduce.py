@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from netdoctor import engine, live
@@ -13,12 +13,13 @@ from netdoctor.cluster import membership
 from netdoctor.cluster.observations import Proof
 from netdoctor.cluster.secret import SecretError, by_munge, take
 from netdoctor.cluster.session import ClusterSession, Limits
+from netdoctor.model import record
 
 if TYPE_CHECKING:
     from netdoctor.config.load import Config
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """Who this node is, and by what it proves it."""
 

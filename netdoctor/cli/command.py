@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from netdoctor.causes.cost import SOMETIMES, STOPS
@@ -23,7 +23,7 @@ from netdoctor.causes.results import own_result
 from netdoctor.cli import startable
 from netdoctor.cli.launched import launched, left_to_it, refused
 from netdoctor.config.load import PREFIX
-from netdoctor.model import CheckResult, Finding, Status
+from netdoctor.model import CheckResult, Finding, Status, record
 from netdoctor.process import far
 
 COMMAND: Final = "job.command"  # the result's id
@@ -31,7 +31,7 @@ SECONDS: Final = 10.0  # for a wrapper to start a Python
 HOW: Final = "put netdoctor where the job's own program starts: … netdoctor run --gate -- python train.py"
 
 
-@dataclass(frozen=True)
+@record
 class _Wrapper:
     """How a wrapper's own words end (its man page): options with a value, options without, words before the command."""
 
@@ -66,7 +66,7 @@ _VALUES, _OTHER_PATH = frozenset("cmWX"), frozenset("EIPSs")
 _MODULES: Final = ("torch", "numpy", "nvidia", "nccl", "triton")  # that a job means when it imports them
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """What the job will find itself with."""
 
@@ -77,7 +77,7 @@ class Place:
     cwd: str
 
 
-@dataclass(frozen=True)
+@record
 class JobCommand:
     """A command as far as it was seen through."""
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from netdoctor.model import record
 from netdoctor.nccl.ports import STORE_PORT
 
 
-@dataclass(frozen=True)
+@record
 class _Starter:
     """A launcher's options by what they say, and the others by how many words they take; long names without dashes."""
 

@@ -20,13 +20,13 @@ import struct
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.cluster.channel import PROTOCOL
 from netdoctor.cluster.control import control, serve
 from netdoctor.cluster.observations import Fault, Miss
 from netdoctor.facts.runs import Control
+from netdoctor.model import record
 
 TRY: Final = 3.0  # seconds for one connection: a lost SYN is sent again after 1 s (RFC 6298)
 PAYLOAD: Final = 64 << 10  # bytes: 45 packets on Ethernet, 7 of jumbo frames
@@ -144,7 +144,7 @@ def _exactly(line: socket.socket, count: int) -> bytes:
     return data
 
 
-@dataclass(frozen=True)
+@record
 class Introduced:
     """A connection to a node's probe server that has greeted as that node."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -13,6 +12,7 @@ from netdoctor.cluster.observations import Nodes
 from netdoctor.environment import Of, Role, named, names_of
 from netdoctor.facts import nodelist
 from netdoctor.facts.launcher import Launcher, detect
+from netdoctor.model import record
 
 MAX_NODES: Final = 1024  # one process holds a connection to each: docs/meeting.md has what is measured, and the way to more
 # Where no port is given it follows from the job's name.  Below the range that the kernel takes local ports from (32768), and
@@ -30,7 +30,7 @@ class NodesError(ValueError):
     """Bad usage: one line that says what is missing."""
 
 
-@dataclass(frozen=True)
+@record
 class Given:
     """What the command line said; None: nothing."""
 

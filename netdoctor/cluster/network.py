@@ -6,11 +6,11 @@ A run that fails is explained by these (`combine`), and the check allreduce.node
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.cluster.observations import UNSURE, Cluster, Culprit, Fault, Flow, Miss, Reach
 from netdoctor.compare.mtu import HOW as MTU
+from netdoctor.model import record
 
 # Of what is sent, sent again.  At 0.5 % a connection of 1 ms round trip stays below 25 MB/s (Mathis et al., CCR 27(3), 1997);
 # a network that is not overloaded shows less than a thousandth of that.
@@ -25,7 +25,7 @@ _BACKENDS: Final = {"gloo": ("Gloo", "GLOO_SOCKET_IFNAME"), "nccl": ("NCCL", "NC
 Pair = tuple[int, int, Miss]  # from, to, why not
 
 
-@dataclass(frozen=True)
+@record
 class Trouble:
     """One fault of the network between nodes: where, in words, its cause, and what to look at next."""
 
@@ -225,7 +225,7 @@ def way(cluster: Cluster, pairs: Iterable[tuple[int, int, Flow]]) -> tuple[float
     return max(one.round_trip for one in known), min(one.segment for one in known), min(one.own for one in known)
 
 
-@dataclass(frozen=True)
+@record
 class Slow:
     """Flows that are far slower than every other one: bytes a second there at most, and elsewhere at least."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from netdoctor.compare.clocks import Clock
 from netdoctor.compare.traits import Family, Traits
 from netdoctor.facts.base import Fact
 from netdoctor.facts.runs import Caller, CommonRun, Control
-from netdoctor.model import Word
+from netdoctor.model import Word, record
 
 # The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Proof(Word):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True)
+@record
 class Refused:
     """Somebody whom the master turned away."""
 
@@ -69,7 +69,7 @@ class Refused:
         return f"{self.address}: {self.why}"
 
 
-@dataclass(frozen=True)
+@record
 class Miss:
     """Why a node was not reached, or no data followed the connection."""
 
@@ -85,7 +85,7 @@ class Miss:
         return self.fault in (Fault.LOSES, Fault.STALLS)
 
 
-@dataclass(frozen=True)
+@record
 class Flow:
     """Data in one direction between two nodes, all connections together."""
 
@@ -98,7 +98,7 @@ class Flow:
         return Flow(self.acked + other.acked, self.busy + other.busy, self.sent + other.sent, self.again + other.again)
 
 
-@dataclass(frozen=True)
+@record
 class OwnAddress:
     """An address of a node."""
 
@@ -116,7 +116,7 @@ class OwnAddress:
         return None if found is None or subnets.of_one_host(self.ip) else found
 
 
-@dataclass(frozen=True)
+@record
 class Endpoints:
     """Where the ranks of a node will listen, and all its addresses."""
 
@@ -125,7 +125,7 @@ class Endpoints:
     addresses: tuple[OwnAddress, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Ready:
     """What a node can run, and by what it is compared."""
 
@@ -138,7 +138,7 @@ class Ready:
     clock: Clock | None = None  # against node 0's; None: not measured
 
 
-@dataclass(frozen=True)
+@record
 class Gone:
     """Why a node takes part no more."""
 
@@ -146,7 +146,7 @@ class Gone:
     why: str
 
 
-@dataclass(frozen=True)
+@record
 class Nodes:
     """One node's place in an all-reduce across nodes."""
 
@@ -166,7 +166,7 @@ class Nodes:
         return f"{host}:{self.port}"
 
 
-@dataclass(frozen=True)
+@record
 class Culprit:
     """A node, or the way from it to its `peer`."""
 
@@ -182,7 +182,7 @@ class Culprit:
 Reach = Mapping[int, Mapping[int, Miss | None]]  # from -> to -> None or why not
 
 
-@dataclass(frozen=True)
+@record
 class Cluster(Fact):
     """What the nodes of a common all-reduce told each other (netdoctor allreduce), and the run that they made together."""
 

@@ -13,10 +13,11 @@ import re
 import secrets
 import subprocess
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from netdoctor.cluster.observations import Proof
+from netdoctor.model import record
 from netdoctor.process import given
 
 VARIABLE: Final = "NETDOCTOR_TOKEN"
@@ -34,7 +35,7 @@ class SecretError(ValueError):
     """One line that says what is wrong with the token, without its text."""
 
 
-@dataclass(frozen=True)
+@record
 class Secret:
     """What both ends of a connection know and nobody else does."""
 

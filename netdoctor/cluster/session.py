@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor import __version__
@@ -31,7 +31,7 @@ from netdoctor.facts.intent import Intent
 from netdoctor.facts.inventory import inventory
 from netdoctor.facts.registry import of
 from netdoctor.facts.runs import AllReduce, Baseline, Caller, Control, Obstacle, Reason, State, TorchFacts
-from netdoctor.model import Kind, Unavailable, count
+from netdoctor.model import Kind, Unavailable, count, record
 from netdoctor.process.proc import boot_id
 from netdoctor.textsafe import line
 from netdoctor.variables.catalogue import is_default
@@ -47,7 +47,7 @@ REACH: Final = 15.0  # three tries that time out, one after the other, and some 
 _STALLS: Final = ("rendezvous", "init", "first", "timed", "verify", "done")
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """Seconds.  `stall` replaces the runner's limits for everything that waits for other ranks."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, Generic
 
 from netdoctor.causes.cost import STOPS
 from netdoctor.compare.majority import Fault, N
 from netdoctor.compare.traits import MAX
-from netdoctor.model import Finding, Status
+from netdoctor.model import Finding, Status, record
 from netdoctor.textsafe import as_line
 
 # Kinds of interfaces whose address is a node's own only where a physical member stands behind them (docker0, virbr0 and
@@ -49,7 +48,7 @@ def own(inventory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield str(parsed), name
 
 
-@dataclass(frozen=True)
+@record
 class Holder(Generic[N]):
     """A node that has an address, and the interface that has it there."""
 
@@ -60,7 +59,7 @@ class Holder(Generic[N]):
     kind: Hashable = None  # of nodes that are alike
 
 
-@dataclass(frozen=True)
+@record
 class Shared(Generic[N]):
     """An address that several hosts have."""
 

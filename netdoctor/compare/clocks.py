@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.causes.cost import SOMETIMES
 from netdoctor.compare.majority import CLEAR, Fault, N
-from netdoctor.model import Finding, Quantity, Status
+from netdoctor.model import Finding, Quantity, Status, record
 from netdoctor.textsafe import listed
 
 # Seconds.  MUNGE refuses a credential that is older than its time to live, or younger than now by as much (MUNGE_DEFAULT_TTL,
@@ -28,7 +27,7 @@ WHY: Final = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Clock:
     """Of a node against node 0's, as that node measured it."""
 

@@ -6,12 +6,11 @@ NCCL takes those ranks for one MNNVL domain whose clusterUuid and cliqueId are t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Generic
 
 from netdoctor.causes.cost import MIGHT
 from netdoctor.compare.majority import Fault, N, sides
-from netdoctor.model import Finding, Status
+from netdoctor.model import Finding, Status, record
 from netdoctor.textsafe import listed
 
 NO_FABRIC: Final = "none"  # beyond the node
@@ -19,7 +18,7 @@ SUBJECT: Final = "NVLink fabric"
 HOW: Final = "nvidia-smi -q | grep -A8 Fabric on these nodes; nvidia-imex-ctl -N; the partitions of the rack's NVLink domain"
 
 
-@dataclass(frozen=True)
+@record
 class Divided(Generic[N]):
     """Nodes that NVLink does not join, though it joins some of the job."""
 

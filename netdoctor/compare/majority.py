@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from netdoctor.model import Finding, count
+from netdoctor.model import Finding, count, record
 from netdoctor.textsafe import listed
 
 N = TypeVar("N", int, str)  # how the caller names a node
@@ -26,7 +25,7 @@ def clear_majority(counts: Mapping[str, int], unknown: int = 0) -> str | None:
     return next(value for value, number in counts.items() if number == ordered[0])
 
 
-@dataclass(frozen=True)
+@record
 class Sides(Generic[N]):
     """Which nodes have which value; of `unknown` nodes it could not be read."""
 

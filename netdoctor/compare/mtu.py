@@ -7,12 +7,11 @@ echo with DF (net.reach): a port between the nodes that takes less than both end
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Generic
 
 from netdoctor.causes.cost import smaller_frames
 from netdoctor.compare.majority import Fault, N, sides
-from netdoctor.model import Finding, Status
+from netdoctor.model import Finding, Status, record
 
 WHY: Final = (
     "the ends agree on the smaller one (TCP by its MSS, RFC 9293; NCCL's queue pairs by their ports' MTU); larger frames of "
@@ -21,7 +20,7 @@ WHY: Final = (
 HOW: Final = "ping -M do -s SIZE, larger and larger; ip link and the switch ports' MTU; let ICMP (fragmentation needed) pass"
 
 
-@dataclass(frozen=True)
+@record
 class Port(Generic[N]):
     """How one node is in a network."""
 
@@ -31,7 +30,7 @@ class Port(Generic[N]):
     mtu: int
 
 
-@dataclass(frozen=True)
+@record
 class Difference(Generic[N]):
     """Ports of one network that do not have the same MTU."""
 

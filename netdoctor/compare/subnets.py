@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Final, Generic
 
 from netdoctor.compare.majority import N, clear_majority
+from netdoctor.model import record
 
 # One node alone in a subnet, while this share of its kind is in another one, is not a rack of its own.
 ALONE_SHARE: Final = 0.9
@@ -37,7 +37,7 @@ def inside(ip: str, network: str) -> bool:
     return ip_address(ip) in ip_network(network)
 
 
-@dataclass(frozen=True)
+@record
 class Member(Generic[N]):
     """What NCCL takes on one node, and every address of that node with its interface."""
 
@@ -48,7 +48,7 @@ class Member(Generic[N]):
     addresses: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Outsider(Generic[N]):
     """A node whose NCCL takes another network than most, by choice of the wrong interface."""
 

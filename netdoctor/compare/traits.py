@@ -6,13 +6,13 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from netdoctor.causes.cost import MIGHT, NOTHING, STOPS
 from netdoctor.environment import Of, names_of
-from netdoctor.model import Loss, Word
+from netdoctor.model import Loss, Word, record
 from netdoctor.textsafe import as_line
 
 MAX: Final = 4096
@@ -166,7 +166,7 @@ class Trait(NamedTuple):
         return bool(names) and all(any(one == name or (begins and one.startswith(name)) for one in links) for name in names)
 
 
-@dataclass(frozen=True)
+@record
 class Traits:
     """What one node has.  What was not read is left out, never a value."""
 

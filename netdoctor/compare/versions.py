@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic
 
 from netdoctor.causes.cost import less, smaller_frames
 from netdoctor.compare.majority import Fault, N, Sides
 from netdoctor.compare.traits import DOWN, Family, Trait, Traits
-from netdoctor.model import Finding, Loss, Status, count
+from netdoctor.model import Finding, Loss, Status, count, record
 
 
-@dataclass(frozen=True)
+@record
 class Alike(Generic[N]):
     """Nodes that told the same."""
 
@@ -29,7 +28,7 @@ _PARTS: Final[Mapping[Family, tuple[re.Pattern[str], Callable[[list[float]], flo
 }
 
 
-@dataclass(frozen=True)
+@record
 class Difference(Generic[N]):
     """A trait that has more than one value."""
 

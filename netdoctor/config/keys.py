@@ -6,10 +6,10 @@ import datetime
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.config.document import ConfigError, Path, parse
+from netdoctor.model import record
 from netdoctor.policy import FAIL_ON_ORDER, PROFILE_ORDER, Waiver, strictest
 from netdoctor.textsafe import nearest
 
@@ -37,7 +37,7 @@ class WrongValueError(Exception):
         self.message, self.path = message, path
 
 
-@dataclass(frozen=True)
+@record
 class Key:
     """One key."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Final
 
 from netdoctor.config import documents
 from netdoctor.config.document import MAX_BYTES, ConfigError, Path, dotted, parse
 from netdoctor.config.keys import KEYS, WrongValueError, from_text
+from netdoctor.model import record
 from netdoctor.policy import Waiver
 from netdoctor.process import far, given
 from netdoctor.textsafe import nearest
@@ -26,7 +27,7 @@ RECORDED: Final = ("profile", "fail_on", "disabled", "waivers")  # what decides 
 _GATES: Final = frozenset({"gate", "prolog"})
 
 
-@dataclass(frozen=True)
+@record
 class Job:
     """The job's shape; None: not said."""
 
@@ -39,7 +40,7 @@ class Job:
     shm_bytes: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Expect:
     """What the site says must be there; None: not said."""
 
@@ -63,7 +64,7 @@ class Expect:
     mtu: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Config:
     """The effective configuration.  ``None`` is "not said": who reads it has the default."""
 

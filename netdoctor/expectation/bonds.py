@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.expectation.model import Expectation, Quantity, Source
 from netdoctor.facts.net import Link, Net
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, record
 
 # Modes that spread what they carry (linux/if_bonding.h; Documentation/networking/bonding.rst); broadcast (3) sends everything
 # by each port, and in active-backup all but one wait.
@@ -16,7 +15,7 @@ _SPREADING: Final = frozenset({0, 2, 4, 5, 6})
 _ACTIVE_BACKUP: Final = 1
 
 
-@dataclass(frozen=True)
+@record
 class Bond:
     """The ports of a bond, and how many of them carry its traffic."""
 

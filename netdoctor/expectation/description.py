@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from netdoctor.expectation.site import own, rows
-from netdoctor.model import Json
+from netdoctor.model import Json, record
 
 # What a floor leaves to chance.  Run-to-run spread of an all-reduce on one node is 1 to 3 % (fleet.outliers); 10 % less is also
 # what counts as critical and where an A/B pair counts as different.
@@ -57,7 +56,7 @@ def describe(inventory: Mapping[str, Any], runs: Iterable[Run] = (), without: Co
     return {key: value for key, value in out.items() if value is not None and key not in left_out}
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """A run of the node as floors need it."""
 

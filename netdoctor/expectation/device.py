@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.expectation import bonds
@@ -16,7 +15,7 @@ from netdoctor.facts.net import Link, LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Run
-from netdoctor.model import NODE, Fix, Kind, Unavailable, missing
+from netdoctor.model import NODE, Fix, Kind, Unavailable, missing, record
 from netdoctor.nccl.gpudirect import C2C_NAMES
 from netdoctor.nccl.interfaces import leading_out
 
@@ -141,7 +140,7 @@ def _speed(part: Part) -> float | None:
     return now if isinstance(now, int | float) else None
 
 
-@dataclass(frozen=True)
+@record
 class Wire:
     """One PCIe link: a root or switch port, and the function at its lower end."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.causes.cost import infiniband_packets, less, roce_frames
 from netdoctor.expectation.model import Comparison, Expectation, Quantity, Shortfall, Source, judged
-from netdoctor.model import NODE, Finding, Fix, Loss, Status, count
+from netdoctor.model import NODE, Finding, Fix, Loss, Status, count, record
 from netdoctor.nccl.rdma_access import PORT_UP
 
 _LINK, _MISSING, _ODD = "link_degraded", "inventory", "odd_one_out"
@@ -41,7 +41,7 @@ _UNITS: Final = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class About:
     """What all findings of one comparison share."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from netdoctor.model import Fix, Unavailable, Word
+from netdoctor.model import Fix, Unavailable, Word, record
 
 Value = float | int | str
 
@@ -77,7 +76,7 @@ class Quantity(Enum):
         return self.form.format(value)
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """Something of the node, and what there is of it.
 
@@ -89,7 +88,7 @@ class Part:
     like: str = ""  # those of one text are alike on a real node: siblings
 
 
-@dataclass(frozen=True)
+@record
 class Expectation:
     """What one source says of one quantity of one part."""
 
@@ -113,7 +112,7 @@ class Expectation:
         return f"{self.text[:-1]}: {self.cites})" if self.cites else self.text
 
 
-@dataclass(frozen=True)
+@record
 class Shortfall:
     """A part has less of something than was expected, or another."""
 
@@ -134,7 +133,7 @@ class Shortfall:
         return f"{quantity.title} {quantity.text(self.has)}"
 
 
-@dataclass(frozen=True)
+@record
 class Doubt:
     """What an expectation is about and could not be read."""
 
@@ -146,7 +145,7 @@ class Doubt:
         return f"{self.expectation.quantity.title} of {self.expectation.subject} could not be read: {self.why}"
 
 
-@dataclass(frozen=True)
+@record
 class Judged:
     """What came of some expectations."""
 
@@ -207,7 +206,7 @@ def _lacks(has: str, should: str) -> bool:
     return needed in _FAMILIES and needed not in has.split(", ")
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """What one check weighs: all parts, what every source says of them, and why a source could not say anything."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.compare.chance import MAD_TO_SIGMA, beyond
@@ -14,7 +13,7 @@ from netdoctor.expectation.site import comparison
 from netdoctor.facts.job import expected_of
 from netdoctor.facts.past import Entry, Past
 from netdoctor.facts.runs import Run
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 from netdoctor.nccl.transport import shown_network
 
 FEWEST: Final = 8  # looks at like runs, before a figure is judged
@@ -27,7 +26,7 @@ _VOLATILE: Final = frozenset({Part.FLOORS, Part.FIRMWARE, Part.DRIVER, Part.MTU,
 _HARDWARE: Final = {"gpu_model": str, "gpu_addresses": list, "nvlinks": int, "hca_addresses": list}
 
 
-@dataclass(frozen=True)
+@record
 class Fall:
     """A figure that is lower than this node's own."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from netdoctor.expectation.model import Expectation, Part, Quantity, Source, Value
@@ -22,10 +22,10 @@ from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.job import Expected
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.platform import Platform
-from netdoctor.model import NODE, Kind, Unavailable, missing
+from netdoctor.model import NODE, Kind, Unavailable, missing, record
 
 
-@dataclass(frozen=True)
+@record
 class Shape:
     """One row: a kind of node."""
 

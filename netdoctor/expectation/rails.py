@@ -6,7 +6,7 @@ import ipaddress
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.expectation import bonds
@@ -17,7 +17,7 @@ from netdoctor.facts.net import ELSEWHERE, Link, LinkModes, Net
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.facts.rdma_ports import UNNAMED, Gid, RdmaPort
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 from netdoctor.nccl import hcas
 from netdoctor.nccl.gpudirect import distance, rank
 from netdoctor.nccl.selector import Selector
@@ -41,7 +41,7 @@ _QOS: Final = {
 _Kind = tuple[object, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Rails:
     """The RDMA devices that are meant for the GPUs, as far as it can be told which they are."""
 

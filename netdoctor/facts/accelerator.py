@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 
-@dataclass(frozen=True)
+@record
 class Accelerator:
     """What there is.  `nvidia` is what netdoctor judges; `foreign` what it does not."""
 

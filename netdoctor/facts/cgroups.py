@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.cpu import cpu_list
 from netdoctor.host.base import Host, names, read, read_int
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 
 
-@dataclass(frozen=True)
+@record
 class Cap:
     """One limit of one cgroup."""
 
@@ -22,7 +21,7 @@ class Cap:
     used: int | Unavailable = 0  # of tasks, those that are there now; of memory, the bytes that nobody gives back
 
 
-@dataclass(frozen=True)
+@record
 class Counted:
     """How often a cgroup met a limit since it was made."""
 
@@ -30,7 +29,7 @@ class Counted:
     of_job: bool  # it was made for this job; else an earlier one may have met it
 
 
-@dataclass(frozen=True)
+@record
 class Cgroups(Fact):
     """The limits of CPU, memory, processes and RDMA that this process's cgroups set.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, mapping, read, read_int, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 # STA_UNSYNC: set from boot on, and again where a daemon says nothing until the error may be 16 s (kernel/time/ntp.c).
 UNSYNC: Final = 0x0040
@@ -16,7 +15,7 @@ _RTC: Final = "/sys/class/rtc/rtc0/since_epoch"  # Documentation/ABI/testing/sys
 WRITTEN: Final = 1735689600  # 2025-01-01: no clock that shows an earlier time is right, for netdoctor is younger
 
 
-@dataclass(frozen=True)
+@record
 class Clock(Fact):
     """CLOCK_REALTIME, which all containers of a node share, and the clock on the board."""
 

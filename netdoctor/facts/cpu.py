@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, mapping, names, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 MAX_CPUS: Final = 1 << 16  # more than any machine has: a list with more is rubbish
 _NODES: Final = "/sys/devices/system/node"
 _ISOLATED: Final = "/sys/devices/system/cpu/isolated"
 
 
-@dataclass(frozen=True)
+@record
 class Node:
     """One NUMA node.  Nodes without CPUs (GH200, GB200, CXL memory) have `cpus` empty."""
 
@@ -25,7 +24,7 @@ class Node:
     distances: Mapping[int, int] | Unavailable  # SLIT distance to each node id
 
 
-@dataclass(frozen=True)
+@record
 class MemoryPolicy:
     """The memory policy that ranks inherit (numactl)."""
 
@@ -33,7 +32,7 @@ class MemoryPolicy:
     nodes: frozenset[int]
 
 
-@dataclass(frozen=True)
+@record
 class Cpu(Fact):
     """CPUs and memory nodes."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
 from netdoctor.host.base import Host, names, read, value
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 
 PRIORITIES: Final = 8
 NONE: Final = "(none)"
@@ -18,7 +18,7 @@ _BY_SHARE: Final = 2
 _NOT_THERE: Final = (Kind.ABSENT, Kind.NOT_RECORDED)
 
 
-@dataclass(frozen=True)
+@record
 class Qos:
     """None: the driver does not say."""
 

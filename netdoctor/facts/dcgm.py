@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts import layers
@@ -13,7 +12,7 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, names, question, value
-from netdoctor.model import Kind, Unavailable, Word, missing
+from netdoctor.model import Kind, Unavailable, Word, missing, record
 
 # Packages, and the archives of older versions; root's folders alone, for what is here runs.
 PROGRAMS: Final = ("/usr/bin/dcgmi", "/usr/local/dcgm/bin/dcgmi")
@@ -41,7 +40,7 @@ class Health(Word):
     ERROR = "Internal error"
 
 
-@dataclass(frozen=True)
+@record
 class Incident:
     """What a watch found."""
 
@@ -60,7 +59,7 @@ class Outcome(Word):
     FAIL = "Fail"
 
 
-@dataclass(frozen=True)
+@record
 class DiagResult:
     """What its diagnostic says of one test."""
 
@@ -70,7 +69,7 @@ class DiagResult:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Diagnosed:
     """The diagnostic that was asked for."""
 
@@ -78,7 +77,7 @@ class Diagnosed:
     results: tuple[DiagResult, ...] | Unavailable
 
 
-@dataclass(frozen=True)
+@record
 class Dcgm(Fact):
     """What DCGM's own daemon and diagnostic say of the GPUs.
 

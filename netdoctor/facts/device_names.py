@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from netdoctor.facts import udev
@@ -17,6 +17,7 @@ from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.host.base import Host
+from netdoctor.model import record
 
 # rdma-core kernel-boot/rdma_rename.c, by_pci: the protocol, then the place on PCI as systemd writes it for interfaces.
 # Hot-plug slots, virtual functions and ARI have other numbers: their names are not told apart here.
@@ -24,7 +25,7 @@ _BY_PLACE: Final = re.compile(r"(?:ib|roce|iw|opa|rdma)(?:P(\d{1,10}))?p(\d{1,3}
 _BY_THE_KERNEL: Final = re.compile(r"eth\d*")
 
 
-@dataclass(frozen=True)
+@record
 class DeviceNames(Fact):
     """Other names and models of network devices, for messages alone.
 

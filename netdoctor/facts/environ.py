@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from netdoctor.environment import HOST_FILES, of_job
@@ -13,7 +13,7 @@ from netdoctor.facts.base import Fact
 from netdoctor.facts.job import section
 from netdoctor.facts.launcher import Launcher, detect, in_command
 from netdoctor.host.base import Host, mapping, read, value
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, record
 
 __all__ = ["ConfFile", "Environ", "Launcher", "Origin", "Setting", "effective", "entries", "probe", "without_value"]
 
@@ -27,7 +27,7 @@ PLUGIN_FILES: Final = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Origin:
     """Where something is set: in a line of a file, or in the environment of the process."""
 
@@ -38,7 +38,7 @@ class Origin:
         return "environment" if self.path is None else f"{self.path}:{self.line}" if self.line else self.path
 
 
-@dataclass(frozen=True)
+@record
 class Setting:
     """A variable, its value, and where it comes from."""
 
@@ -55,7 +55,7 @@ class ConfRole(Word):
     SYSTEM = "system"
 
 
-@dataclass(frozen=True)
+@record
 class Rights:
     """Who may write a file."""
 
@@ -63,7 +63,7 @@ class Rights:
     mode: int = 0o644
 
 
-@dataclass(frozen=True)
+@record
 class ConfFile:
     """One nccl.conf that NCCL would read."""
 
@@ -79,7 +79,7 @@ class ConfFile:
         return self.role is ConfRole.SYSTEM
 
 
-@dataclass(frozen=True)
+@record
 class Environ(Fact):
     """The variables of the job."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
@@ -10,7 +9,7 @@ from netdoctor.facts.gpu import refusal
 from netdoctor.facts.gpu_health import GpuHealth
 from netdoctor.facts.net import Net
 from netdoctor.host.base import Host, mapping, names, value
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 
 CHANNELS: Final = "/dev/nvidia-caps-imex-channels"  # IMEX Service for NVLink Networks: IMEX Channels
 SYSTEM_NOT_READY: Final = 802  # CUDA_ERROR_SYSTEM_NOT_READY (cuda.h)
@@ -19,7 +18,7 @@ READY: Final = "READY"
 CONNECTED: Final = "CONNECTED"
 
 
-@dataclass(frozen=True)
+@record
 class ImexDomain:
     """The IMEX daemon of this node, by nvidia-imex-ctl (IMEX Service for NVLink Networks, IMEX Service Command Service)."""
 
@@ -33,7 +32,7 @@ class ImexDomain:
         return self.daemon == READY
 
 
-@dataclass(frozen=True)
+@record
 class Fabric(Fact):
     """Whether the driver waits for the NVLink fabric, and IMEX, which joins the GPUs of several nodes.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_address, ip_interface
 from typing import Any, Final
 
@@ -12,14 +11,14 @@ from netdoctor.facts.base import Fact
 from netdoctor.facts.net import Link, Net
 from netdoctor.facts.rdma import Rdma
 from netdoctor.host.base import Host, mapping, question, read, value
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 
 # proc_pid_net(5): address, type, flags (0x0: incomplete; 0x4: permanent, linux/if_arp.h), MAC, mask, device
 _ARP: Final = "/proc/net/arp"
 _PERMANENT: Final = 0x4
 
 
-@dataclass(frozen=True)
+@record
 class Rail:
     """An interface of a RoCE port."""
 
@@ -28,7 +27,7 @@ class Rail:
     hears: bool | Unavailable  # the kernel takes what comes in there from an address beside its own
 
 
-@dataclass(frozen=True)
+@record
 class FlatRails(Fact):
     """The largest IP subnet that several rails are in, and its hosts that did not answer."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.pci import numa_node
 from netdoctor.host.base import Host, mapping, read, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 T = TypeVar("T")
 PARAMETERS: Final = "/proc/driver/nvidia/params"
@@ -17,7 +16,7 @@ PARAMETERS: Final = "/proc/driver/nvidia/params"
 IDLE: Final = 256 << 20  # bytes at most
 
 
-@dataclass(frozen=True)
+@record
 class Gpu:
     """One GPU as NVML knows it."""
 
@@ -49,7 +48,7 @@ class Gpu:
         return isinstance(self.memory_used, int) and self.memory_used - drawn > IDLE and not self.processes
 
 
-@dataclass(frozen=True)
+@record
 class VisibleGpu:
     """One device that libcuda shows the job, in the job's order."""
 
@@ -63,7 +62,7 @@ class VisibleGpu:
     multicast: bool | Unavailable = Unavailable(Kind.NOT_READ, "libcuda was not asked for it")
 
 
-@dataclass(frozen=True)
+@record
 class Gpus(Fact):
     """The NVIDIA GPUs that NVML and libcuda show, and the driver."""
 

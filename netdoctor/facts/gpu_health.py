@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeVar
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import pci_address
 from netdoctor.host.base import Host, mapping, value
-from netdoctor.model import Kind, Unavailable, missing, unavailable_in
+from netdoctor.model import Kind, Unavailable, missing, record, unavailable_in
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _UUID: Final = re.compile("[0-9a-f]{32}")
 _NOT_ASKED: Final = Unavailable(Kind.UNSUPPORTED, "NVML was not asked for it")
 
 
-@dataclass(frozen=True)
+@record
 class FabricInfo:
     """nvmlGpuFabricInfo_v2_t."""
 
@@ -42,7 +42,7 @@ class FabricInfo:
     health: int  # bits: NVML_GPU_FABRIC_HEALTH_MASK_*
 
 
-@dataclass(frozen=True)
+@record
 class GpuState:
     """What NVML tells of one GPU; a field that this GPU or driver does not have is Unavailable(UNSUPPORTED)."""
 
@@ -85,7 +85,7 @@ class GpuState:
         return f"GPU {self.pci if isinstance(self.pci, str) else self.uuid}"
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """What NVML says of two GPUs' access to each other: nvmlGpuP2PStatus_t, 0 is fine."""
 
@@ -96,7 +96,7 @@ class Pair:
     nvlink: int | Unavailable
 
 
-@dataclass(frozen=True)
+@record
 class GpuHealth(Fact):
     """The state of the GPUs that NVML shows."""
 

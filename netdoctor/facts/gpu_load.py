@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
@@ -19,7 +19,7 @@ from netdoctor.facts.gpu_health import (
     SYNC_BOOST,
 )
 from netdoctor.host.base import Host, mapping, question, value
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 
 LONGEST: Final = 600  # seconds; it is told to end when the run has
 SAMPLES: Final = 3  # moments under load, before a clock says something
@@ -31,7 +31,7 @@ SEEN: Final = 2  # moments with a reason: one alone may be that in which the clo
 QUESTION: Final = question("gpu_load", seconds=LONGEST)
 
 
-@dataclass(frozen=True)
+@record
 class Load:
     """One GPU under load."""
 
@@ -58,7 +58,7 @@ class Load:
         return low and self.lowered_by.isdisjoint(EXPLAINED)
 
 
-@dataclass(frozen=True)
+@record
 class GpuLoad(Fact):
     """What NVML showed of the GPUs while the all-reduce ran."""
 

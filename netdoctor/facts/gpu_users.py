@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import Gpu, Gpus
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, question
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, record
 from netdoctor.textsafe import line, listed
 
 MAX_ASKED: Final = 64  # processes
@@ -19,7 +19,7 @@ _MPS: Final = "nvidia-cuda-mps"  # nvidia-cuda-mps-server; the kernel keeps 15 c
 _UNKILLABLE: Final = {"zombie": "ended", "disk-sleep": "stuck in the kernel"}  # psutil's words
 
 
-@dataclass(frozen=True)
+@record
 class GpuUsers(Fact):
     """Whose processes are on the GPUs, and which of them have ended or serve others.
 

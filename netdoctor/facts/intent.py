@@ -6,7 +6,7 @@ Everything that lies between nodes is judged by `Intent.across` through `between
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from netdoctor.config.keys import KEYS
@@ -17,7 +17,7 @@ from netdoctor.facts.job import Expected, known, section
 from netdoctor.facts.launcher import Launcher
 from netdoctor.facts.net import Net
 from netdoctor.host.base import Host, mapping
-from netdoctor.model import Finding, Kind, Status, Unavailable, Word, missing
+from netdoctor.model import Finding, Kind, Status, Unavailable, Word, missing, record
 
 PATHS: Final = "job.paths"  # which is `System`'s
 JOB: Final = tuple(name.partition(".")[2] for name in KEYS if name.startswith("job.") and name != PATHS)
@@ -45,7 +45,7 @@ class Across(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True)
+@record
 class Intent(Fact):
     """What the job needs of this node.
 

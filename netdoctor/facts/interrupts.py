@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.cpu import cpu_list
 from netdoctor.host.base import Host, names, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 _NET: Final = "/sys/class/net"
 MAX_VECTORS: Final = 64  # per interface; drivers make one queue a core, and 64 of them show where they lie
 
 
-@dataclass(frozen=True)
+@record
 class Interrupts(Fact):
     """The CPUs that the interrupts of network interfaces may go to.
 

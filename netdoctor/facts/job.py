@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, mapping
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 
-@dataclass(frozen=True)
+@record
 class Expected(Fact):
     """What the site's configuration says must be there.
 

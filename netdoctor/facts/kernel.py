@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.host.base import Host, mapping, matching, names, read, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 UNLIMITED = -1
 
 
-@dataclass(frozen=True)
+@record
 class Module:
     """One entry of /sys/module (built in or loaded)."""
 
     version: str | None  # None: /sys/module/NAME exists without a version file
 
 
-@dataclass(frozen=True)
+@record
 class Kernel(Fact):
     """Facts of the running kernel as this process sees them."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from netdoctor.facts import tables
 from netdoctor.facts.base import Fact
 from netdoctor.facts.gpu import Gpus, pci_address
 from netdoctor.host.base import Host, mapping, value
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, record
 
 _XID: Final = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{7,16})[^)]*\): (\d{1,5})\b")
 # The target is nvmlDeviceGpuRecoveryAction_t; the words behind it differ between drivers ("Node Reboot Required", "OS Reboot").
@@ -88,7 +87,7 @@ LOOK_AT_LOG: Final = "dmesg, as root on the node"  # how to find out what could 
 WHOLE_LOG: Final = "journalctl -k -b, as root on the node"  # and where the kernel no longer has it
 
 
-@dataclass(frozen=True)
+@record
 class Meaning:
     """A row of the catalogue."""
 
@@ -99,7 +98,7 @@ class Meaning:
     by_links: bool  # the state of the NVLinks does
 
 
-@dataclass(frozen=True)
+@record
 class XidEvent:
     """One line."""
 
@@ -122,7 +121,7 @@ class XidEvent:
         return f"{'SXid' if self.switch else 'Xid'} {self.number} ({self.meaning.text})"
 
 
-@dataclass(frozen=True)
+@record
 class SystemEvent:
     """The last that the log says of one thing, in one way."""
 
@@ -135,7 +134,7 @@ class SystemEvent:
 UNLISTED: Final = Meaning("not in NVIDIA's catalogue", False, Action.NONE, False, False)
 
 
-@dataclass(frozen=True)
+@record
 class KernelLog(Fact):
     """The errors that the kernel and the GPU driver logged since boot.
 

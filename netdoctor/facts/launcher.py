@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple
 
 from netdoctor.environment import TABLE, VOLCANO_TASK, Role, named
 from netdoctor.facts import nodelist
+from netdoctor.model import record
 
 
-@dataclass(frozen=True)
+@record
 class Launcher:
     """What a launcher set: torchrun, srun, mpirun, Kubernetes operators."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from netdoctor.facts.environ import Environ
@@ -14,7 +13,7 @@ from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.runs import Baseline, Caller, CommonRun, Run, Way
 from netdoctor.facts.vantage import Vantage
-from netdoctor.model import Kind, Unavailable, Word, missing
+from netdoctor.model import Kind, Unavailable, Word, missing, record
 
 MAX_RANKS: Final = 16  # of a run: GPUs of the largest single node (DGX-2, HGX with 16)
 
@@ -54,7 +53,7 @@ def bound(device: PciDevice) -> Bound:
     return Bound.OTHER if device.driver in _OTHER else Bound.OWN if device.driver else Bound.NONE
 
 
-@dataclass(frozen=True)
+@record
 class GpuLayers:
     """One GPU; a layer that does not show it has None, () or nothing."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts import library_search as find, plugins
@@ -14,7 +14,7 @@ from netdoctor.facts.loader import Object, Rule, Search, Taken, default_dirs, ex
 from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.facts.plugins import FoundBy, Plugin, Survey, error_of
 from netdoctor.host.base import Host, mapping, question, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 SONAME: Final = "libnccl.so.2"
 MACHINES: Final = (62, 183)  # EM_X86_64, EM_AARCH64 (elf.h): those that NCCL is built for
@@ -22,7 +22,7 @@ MAX_LIBRARIES: Final = 16  # each costs a child process
 _TORCH_LIBS: Final = ("libtorch_cuda.so", "libtorch_cpu.so", "libtorch_global_deps.so", "libtorch_python.so")
 
 
-@dataclass(frozen=True)
+@record
 class NcclLibrary:
     """One libnccl file on this machine."""
 
@@ -32,7 +32,7 @@ class NcclLibrary:
     found_by: tuple[FoundBy, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Libraries(Fact):
     """The libraries that the job would load: libnccl, torch, NCCL's plugins."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.facts.nccl_version import Version
 from netdoctor.host.base import Host, link, names, read
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, record
 
 MARKER: Final = ".netdoctor-torch"  # written by netdoctor's own Makefile beside the torch that it installs
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?t?)?")
@@ -19,7 +19,7 @@ PLUGIN: Final = re.compile(r"libnccl-[\w.-]+\.so(\.\d+)*$")  # libnccl-ofi-tuner
 GIVE_PYTHON: Final = "give the Python that has the job's torch: --python PATH"  # how to find out, where its torch was not seen
 
 
-@dataclass(frozen=True)
+@record
 class JobPython:
     """The interpreter that the job uses, as far as it can be told."""
 
@@ -38,7 +38,7 @@ class Linkage(Word):
     NONE = "none"
 
 
-@dataclass(frozen=True)
+@record
 class Torch:
     """The job's torch, read without importing it."""
 

@@ -10,17 +10,17 @@ over, a file that is no ELF file ends the search with an error (open_verify).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, record
 
 # What distributions compile in as last directories: Debian's multiarch triplet first, then lib64 and lib.
 DEFAULT_DIRS: Final = ("/lib/{triplet}", "/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 TRIPLETS: Final = {62: "x86_64-linux-gnu", 183: "aarch64-linux-gnu", 21: "powerpc64le-linux-gnu", 243: "riscv64-linux-gnu"}
 
 
-@dataclass(frozen=True)
+@record
 class Object:
     """What the loader reads in one ELF file."""
 
@@ -33,7 +33,7 @@ class Object:
     machine: int = 62  # e_machine
 
 
-@dataclass(frozen=True)
+@record
 class Search:
     """What the loader is given from outside."""
 
@@ -55,7 +55,7 @@ class Rule(Word):
     DEFAULT = "default directory"
 
 
-@dataclass(frozen=True)
+@record
 class Taken:
     """A file that the loader tries, and takes where it fits."""
 

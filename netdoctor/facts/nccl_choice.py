@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.base import Fact
@@ -11,10 +10,10 @@ from netdoctor.facts.library_search import Linkage
 from netdoctor.facts.loader import Rule, Taken
 from netdoctor.facts.nccl_version import Version
 from netdoctor.host.base import Host, mapping, question
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 
-@dataclass(frozen=True)
+@record
 class NcclChoice(Fact):
     """The interface that the job's libnccl takes, as it answered itself."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from ipaddress import ip_interface
 from typing import Any, Final
 
@@ -13,12 +13,12 @@ from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.job import section
 from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, route
 from netdoctor.host.base import Host, link, mapping, names, read, read_int
-from netdoctor.model import Kind, Unavailable, unavailable_in
+from netdoctor.model import Kind, Unavailable, record, unavailable_in
 
 __all__ = ["Address", "Link", "LocalPorts", "Net", "Peer", "Route", "probe", "probe_ports"]
 
 
-@dataclass(frozen=True)
+@record
 class Address:
     """One address of an interface."""
 
@@ -34,7 +34,7 @@ class Address:
         return not self.flags & {"tentative", "dadfailed"}
 
 
-@dataclass(frozen=True)
+@record
 class LinkModes:
     """What ethtool(8) says that an interface could do, in Mb/s; 0: it names no speed that is known here."""
 
@@ -42,7 +42,7 @@ class LinkModes:
     agreed: int  # the most that both ends offer each other; 0 where the other end says nothing, as without autonegotiation
 
 
-@dataclass(frozen=True)
+@record
 class Link:
     """One interface of this network namespace."""
 
@@ -66,7 +66,7 @@ class Link:
     lower: int | None = None  # index of the interface on which a VLAN, a macvlan or their like lies, in this namespace
 
 
-@dataclass(frozen=True)
+@record
 class LocalPorts(Fact):
     """The ports that listeners and connections may take in this network namespace."""
 
@@ -82,7 +82,7 @@ class LocalPorts(Fact):
         return frozenset({*(self.reserved or ()), *(self.listening or ())})
 
 
-@dataclass(frozen=True)
+@record
 class Net(Fact):
     """The network as this process sees it."""
 

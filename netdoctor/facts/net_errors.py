@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, mapping, question, value
 from netdoctor.host.helpers.net_errors import PMA, STATS
-from netdoctor.model import Kind, Unavailable, missing, unavailable_in
+from netdoctor.model import Kind, Unavailable, missing, record, unavailable_in
 
 LONGEST: Final = 600  # seconds; it is told to end when the run has
 OF_INTERFACES: Final = tuple(name for name in STATS if name)
 QUESTION: Final = question("net_errors", seconds=LONGEST)
 
 
-@dataclass(frozen=True)
+@record
 class Errors:
     """Of one interface or port, by the counter's name."""
 
@@ -24,7 +24,7 @@ class Errors:
     total: Mapping[str, int | Unavailable]
 
 
-@dataclass(frozen=True)
+@record
 class NetErrors(Fact):
     """The error counters of links before and after the all-reduce."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, read
-from netdoctor.model import Json, Kind, Unavailable
+from netdoctor.model import Json, Kind, Unavailable, record
 
 FOLDER: Final = "/var/lib/netdoctor"  # netdoctor does not make it: that it is there is the site's wish
 FILE: Final = f"{FOLDER}/past.json"
@@ -20,7 +19,7 @@ KEPT: Final = 64  # looks
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """What one good look left."""
 
@@ -37,7 +36,7 @@ class Entry:
         return self.shape.rpartition(" ")[0]
 
 
-@dataclass(frozen=True)
+@record
 class Past(Fact):
     """The last good looks at this very node.
 

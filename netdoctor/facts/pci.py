@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Final
@@ -12,7 +11,7 @@ from typing import Final
 from netdoctor.facts import udev
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, link, mapping, matching, names, read, read_int
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 
 DEVICES: Final = "/sys/bus/pci/devices"
 TOPOLOGY: Final = "/var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL src/graph/topo.cc, without NCCL_TOPO_FILE
@@ -30,7 +29,7 @@ OTHER_ACCELERATORS: Final = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class PciLink:
     """A PCIe link: speed in GT/s and lanes, now and at most."""
 
@@ -50,7 +49,7 @@ class CpuVendor(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True)
+@record
 class CpuModel:
     """The processor, by which NCCL tells how fast two sockets are connected; family and model of x86 only."""
 
@@ -59,7 +58,7 @@ class CpuModel:
     model: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class PciDevice:
     """One function that checks ask about: accelerators, network and InfiniBand controllers, bridges on their path."""
 
@@ -83,7 +82,7 @@ class PciDevice:
         return self.vendor == NVIDIA and self.klass >> 16 == 0x03
 
 
-@dataclass(frozen=True)
+@record
 class Pci(Fact):
     """The accelerators, network controllers and bridges on PCI, and the CPU's model."""
 
@@ -142,7 +141,7 @@ _WSL: Final = "/dev/dxg"  # as `Pci.foreign_accelerators` has it
 _NODES: Final = re.compile(r"(?:kfd|dxg|neuron\d+|davinci\d+|hl\d+)\Z")
 
 
-@dataclass(frozen=True)
+@record
 class _Function:
     """One PCI function as its uevent file tells it."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.pci import DEVICES, Pci, PciDevice
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, link, mapping, read, value
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 
 # include/uapi/linux/pci_regs.h, PCI_ACS_*; what turns a request back: pci_bridge_has_acs_redir, drivers/pci/p2pdma.c.
 REQUESTS: Final = 0x04
@@ -26,7 +26,7 @@ _GROUPS: Final = "/sys/kernel/iommu_groups"
 _ADMIN: Final = "CAP_SYS_ADMIN"
 
 
-@dataclass(frozen=True)
+@record
 class Config:
     """What of a function's configuration space only root reads."""
 
@@ -44,7 +44,7 @@ class Config:
         return bool((self.acs or 0) & TRANSLATED)
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """The IOMMU group of a function."""
 
@@ -52,7 +52,7 @@ class Group:
     kind: str | Unavailable  # "DMA", "DMA-FQ", "identity" (Documentation/ABI/testing/sysfs-kernel-iommu_groups)
 
 
-@dataclass(frozen=True)
+@record
 class PciPath(Fact):
     """What PCIe bridges and the IOMMU do between GPUs and network controllers."""
 

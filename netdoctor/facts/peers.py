@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from ipaddress import ip_address
 from typing import Any, Final
 
 from netdoctor.host.base import Host, mapping, question
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 
-@dataclass(frozen=True)
+@record
 class Route:
     """What the kernel answers to RTM_GETROUTE for one destination."""
 
@@ -19,7 +19,7 @@ class Route:
     kind: str = "unicast"  # "local" for an own address, "unreachable", …
 
 
-@dataclass(frozen=True)
+@record
 class Peer:
     """A name that ranks must reach (node 0, a configured peer) with its addresses and routes."""
 

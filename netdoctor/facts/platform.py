@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, mapping, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 _WHERE = "/sys/class/dmi/id"
 _AMAZON = "Amazon EC2"
 _MICROSOFT = "Microsoft Corporation"  # Azure's firmware does not say the type; its cloud-init is told (Google's, Oracle's not)
 
 
-@dataclass(frozen=True)
+@record
 class Platform(Fact):
     """The names that the machine's maker gave it (DMI).
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from netdoctor.facts import library_search as find
 from netdoctor.facts.loader import Object, Search, Taken, default_dirs, expand, split_path, takes
 from netdoctor.host.base import Host, mapping, question
-from netdoctor.model import Kind, Unavailable, Word, kind_named
+from netdoctor.model import Kind, Unavailable, Word, kind_named, record
 
 VARIABLES: Final = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN")
 SYMBOLS: Final = ("ncclNetPlugin", "ncclTunerPlugin", "ncclProfiler", "ncclEnvPlugin")
@@ -40,7 +40,7 @@ class FoundBy(Word):
 NAMED: Final = frozenset(FoundBy(name) for name in VARIABLES)
 
 
-@dataclass(frozen=True)
+@record
 class Plugin:
     """A file that NCCL could load as a plugin."""
 
@@ -101,7 +101,7 @@ def error_of(row: Mapping[str, Any]) -> Unavailable | None:
     return Unavailable(kind_named(row.get("kind")), str(row["error"])) if "error" in row else None
 
 
-@dataclass(frozen=True)
+@record
 class Caller:
     """Who calls dlopen: libnccl, and what loaded it, up to the program; with what the loader was given from outside."""
 
@@ -165,7 +165,7 @@ def _files(survey: Survey) -> tuple[Plugin, ...]:
     return tuple(seen.values())
 
 
-@dataclass(frozen=True)
+@record
 class _Needs:
     """The files under the names that plugins need, and who takes which."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.environment import Role, named
@@ -11,7 +10,7 @@ from netdoctor.facts.cpu import cpu_list
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.host.base import Host, mapping, question, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 # What all processes of one job share, as launchers set it; those that are set are compared.
 _JOB: Final = (
@@ -30,7 +29,7 @@ _SEVERAL: Final = 570  # from R570 on a process is shown several, one compute in
 _UNSEEN: Final = Unavailable(Kind.NOT_RECORDED, "Cpus_allowed_list of another rank")
 
 
-@dataclass(frozen=True)
+@record
 class SeenRank:
     """One rank that runs on this node now."""
 
@@ -41,7 +40,7 @@ class SeenRank:
     cpus: frozenset[int] | Unavailable = _UNSEEN  # Cpus_allowed_list
 
 
-@dataclass(frozen=True)
+@record
 class Ranks(Fact):
     """The GPUs that the job's ranks on this node were given, where this process is one of them."""
 

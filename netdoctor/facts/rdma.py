@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts import ib_speed
@@ -11,13 +11,13 @@ from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.pci import ADDRESS, is_virtual, numa_node, read_function
 from netdoctor.facts.rdma_ports import RdmaPort, by_verbs, read_ports, with_mtus
 from netdoctor.host.base import Host, link, mapping, matching, names, question, read, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 _CLASS: Final = "/sys/class/infiniband"
 _VERBS: Final = "/sys/class/infiniband_verbs"
 
 
-@dataclass(frozen=True)
+@record
 class Uverbs:
     """The character device of an HCA, /dev/infiniband/uverbsN."""
 
@@ -28,7 +28,7 @@ class Uverbs:
     owner: tuple[int, int, int] | Unavailable  # mode, uid, gid of the node
 
 
-@dataclass(frozen=True)
+@record
 class Provider:
     """What libibverbs answers for a device, in a child process."""
 
@@ -38,7 +38,7 @@ class Provider:
     dmabuf_errno: str | Unavailable
 
 
-@dataclass(frozen=True)
+@record
 class RdmaDevice:
     """One entry of /sys/class/infiniband."""
 
@@ -57,7 +57,7 @@ class RdmaDevice:
     board: str | Unavailable = ""  # whose firmware it takes (board_id, the PSID); "": it does not say
 
 
-@dataclass(frozen=True)
+@record
 class Rdma(Fact):
     """All RDMA devices that sysfs shows, and the libraries that speak to them."""
 

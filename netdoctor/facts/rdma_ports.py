@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts import ib_speed
 from netdoctor.host.base import Host, matching, names, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 # What the kernel writes there (drivers/infiniband/core/sysfs.c); "Unspecified" is libibverbs' word for "Unknown".
 _LAYERS: Final = frozenset({"InfiniBand", "Ethernet", "Unknown", "Unspecified"})
@@ -20,7 +20,7 @@ UNNAMED: Final = Unavailable(Kind.UNSUPPORTED, "the kernel may have no name for 
 _NO_GID: Final = frozenset({"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000"})
 
 
-@dataclass(frozen=True)
+@record
 class Gid:
     """One filled entry of a port's GID table."""
 
@@ -30,7 +30,7 @@ class Gid:
     netdev: str | Unavailable  # gid_attrs/ndevs; unreadable where its netdev is in another namespace
 
 
-@dataclass(frozen=True)
+@record
 class RdmaPort:
     """One port of an HCA."""
 

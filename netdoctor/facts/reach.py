@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any, Final
 
@@ -13,13 +13,13 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.net import Net
 from netdoctor.facts.peers import MOST_ADDRESSES, NOBODY, Peer, Route, meet, resolving
 from netdoctor.host.base import Host, mapping, question, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 MOST: Final = 16  # hosts that are asked: a sample of a large job's; `netdoctor allreduce` asks all, both ways
 SECONDS: Final = "3.5"  # the kernel gives up on a neighbour after three seconds (mcast_solicit), and says EHOSTUNREACH
 
 
-@dataclass(frozen=True)
+@record
 class Path:
     """What packets of three sizes say of the way to one address."""
 
@@ -51,7 +51,7 @@ class Path:
         return self.small and not self.full and not self.told and self.error is None
 
 
-@dataclass(frozen=True)
+@record
 class Reach(Fact):
     """The other hosts, as far as their names are known here."""
 

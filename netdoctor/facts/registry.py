@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 
-@dataclass(frozen=True)
+@record
 class Source:
     """How a fact is made: ``module.function(host, *facts of these types)``."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import Final
 
 from netdoctor.facts.base import Fact
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, record
 
 DEFAULT_SIZES: Final = (1 << 12, 1 << 20, 1 << 26)  # bytes: latency, middle, bandwidth
 
@@ -55,7 +55,7 @@ class Obstacle(Word):
     OTHER_NODE = "other node"  # another node never began, or ended the run
 
 
-@dataclass(frozen=True)
+@record
 class Reason:
     """Why there is no run: `obstacle` for code, `text` for people."""
 
@@ -74,7 +74,7 @@ class Way(Word):
     BETWEEN_NODES = "between nodes"
 
 
-@dataclass(frozen=True)
+@record
 class Path:
     """The way of an experiment's data, and the HCA port that it is pinned to.  Recorded as its text."""
 
@@ -106,7 +106,7 @@ class Path:
         raise ValueError(f"no such path: {text[:80]!r}")
 
 
-@dataclass(frozen=True)
+@record
 class AllReduce:
     """One experiment.  `env` are changes to the job's environment, None removes a variable."""
 
@@ -123,7 +123,7 @@ class AllReduce:
     repeats: int = 0  # timed repetitions per size; 0: by size
 
 
-@dataclass(frozen=True)
+@record
 class Cure:
     """A change that should help: the engine tries it against `baseline` in interleaved pairs, within the budget."""
 
@@ -138,7 +138,7 @@ class Cure:
         return self.label if new and all(value is None for _, value in new) else f"with {self.label}"
 
 
-@dataclass(frozen=True)
+@record
 class RankResult:
     """What one rank reported."""
 
@@ -163,7 +163,7 @@ class RunLog:
     """What NCCL printed in a run, as facts.  The only one is nccl.log.facts.LogFacts, which stands above this folder."""
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """What happened: `state` says how far it came, `reason` why, for people, and `obstacle` why, for code."""
 
@@ -220,10 +220,11 @@ def wrong_figures(busbw: object, latency: object, ranks: object) -> str:
     return ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class CommonRun(Run):
     """A run of several nodes, as all of them judge it.  Its fields have no default: a recording without them is a `Run`."""
 
+    _: KW_ONLY
     told: str  # what they found out together about a run that went wrong, in one sentence; "": no more than its ranks said
     told_cause: str  # its cause
     proven: bool = True  # who told it proved to be of this run: else nothing of it is a fault of anybody's
@@ -233,7 +234,7 @@ class CommonRun(Run):
 BURSTS: Final = 3  # of each kind in a control
 
 
-@dataclass(frozen=True)
+@record
 class Control:
     """What a way by TCP, to another node or over the loopback, did with nothing else on it (`netdoctor.cluster.control`)."""
 
@@ -258,7 +259,7 @@ class Control:
         return sorted(self.wide)[BURSTS // 2] / max(sorted(self.plain)[BURSTS // 2], 1.0)
 
 
-@dataclass(frozen=True)
+@record
 class Baseline(Fact):
     """The all-reduce as the job would run it on this node."""
 
@@ -285,14 +286,14 @@ class Baseline(Fact):
         return (self.run or None) if self.nccl_ran else None
 
 
-@dataclass(frozen=True)
+@record
 class PathRun(Fact):
     """The path between nodes, tried on this node alone (P2P and SHM off, or NCCL_HOSTID), one HCA port at a time."""
 
     runs: tuple[Run, ...] | Unavailable
 
 
-@dataclass(frozen=True)
+@record
 class NcclFacts:
     """What a libnccl and the driver answered in a child of their own; a field that was not reached keeps its default."""
 
@@ -302,7 +303,7 @@ class NcclFacts:
     error: str = ""  # what ended the questions early
 
 
-@dataclass(frozen=True)
+@record
 class TorchFacts:
     """What the job's torch answered in a child of its own; a field that was not reached keeps its default."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, names, read
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 # A file of an earlier folder takes the place of one of the same name in a later one.  /etc/sysctl.conf is read where the
 # distribution links it here (99-sysctl.conf).
@@ -26,7 +25,7 @@ class Said(NamedTuple):
     file: str
 
 
-@dataclass(frozen=True)
+@record
 class SysctlFiles(Fact):
     """What the files of sysctl.d(5) set, of what checks judge."""
 

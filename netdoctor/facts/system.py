@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from netdoctor.facts.base import Fact, no_evidence
@@ -12,7 +12,7 @@ from netdoctor.facts.job import section
 from netdoctor.facts.kernel_log import KernelLog, Trouble
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, link, mapping, matching, names, read, read_int, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 MEMORY: Final = "/sys/devices/system/edac/mc"  # Documentation/ABI/testing/sysfs-devices-edac
 SHARED: Final = ("/tmp", "/var/tmp")  # where Python's tempfile looks when no variable names a folder
@@ -47,7 +47,7 @@ DIED: Final = 1 << 7  # TAINT_DIE
 _FULL: Final = frozenset({"", "ENOSPC", "EDQUOT", "EACCES"})
 
 
-@dataclass(frozen=True)
+@record
 class Room:
     """Whether a file can be made in a folder and written."""
 
@@ -69,7 +69,7 @@ class Room:
         return self.error in _FULL
 
 
-@dataclass(frozen=True)
+@record
 class Mounted:
     """A block device, and where this mount namespace has it."""
 
@@ -78,7 +78,7 @@ class Mounted:
     dead: bool  # its options say so (ext4 since Linux 6.15: emergency_ro, shutdown)
 
 
-@dataclass(frozen=True)
+@record
 class System(Fact):
     """The state of the node's kernel, memory and file systems."""
 

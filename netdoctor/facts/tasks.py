@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from netdoctor.facts.base import Fact
 from netdoctor.facts.kernel import UNLIMITED, Kernel, mounted
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, value
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 _FREE = frozenset(("CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"))
 
 
-@dataclass(frozen=True)
+@record
 class Tasks(Fact):
     """How many tasks the job's user has, where a limit of that holds."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.environment import Role, named
 from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, link, mapping, names, read
-from netdoctor.model import Kind, Unavailable, Word, missing
+from netdoctor.model import Kind, Unavailable, Word, missing, record
 
 # What to do where evidence is not the job's own.
 FROM_JOB: Final = "netdoctor run -- CMD, in the job; or --vantage job, if this is where the job runs"
@@ -28,7 +27,7 @@ class Place(Word):
     HOST_ROOT = "host-root"  # real root outside any job
 
 
-@dataclass(frozen=True)
+@record
 class Vantage(Fact):
     """The place that netdoctor looks from."""
 
@@ -150,7 +149,7 @@ def _said(host: Host, lost: Unavailable) -> Vantage | Unavailable:
     return Vantage(kind, None if kind is Place.HOST else lost, lost, lost, lost, lost, lost, lost, True, True, True)
 
 
-@dataclass(frozen=True)
+@record
 class _Own:
     """What is the job's own here, and why the rest is not."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from netdoctor.compare.majority import Sides
 from netdoctor.compare.traits import Traits
 from netdoctor.compare.versions import Alike, Difference, differences
 from netdoctor.fleet.groups import Group
+from netdoctor.model import record
 
 
-@dataclass(frozen=True)
+@record
 class Drift(Difference[str]):
     """One trait that differs within one group, nodes by name."""
 

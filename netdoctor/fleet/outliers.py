@@ -11,14 +11,14 @@ from netdoctor.causes.cost import MIGHT, NOTHING
 from netdoctor.compare.chance import MAD_TO_SIGMA, beyond
 from netdoctor.fleet.groups import Group
 from netdoctor.fleet.nodes import Figure
-from netdoctor.model import Loss
+from netdoctor.model import Loss, record
 
 FEWEST: Final = 3  # with two nodes nobody can say which one is wrong
 ENOUGH: Final = 8  # fewer: see `_slow_of_few`
 RANGES: Final = 3.0  # times the range of the others
 
 
-@dataclass(frozen=True)
+@record
 class Metric:
     """How nodes are compared by one figure."""
 

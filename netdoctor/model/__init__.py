@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
+from netdoctor.model.records import record as record
 from netdoctor.model.section import Section
 
 REPORT_SCHEMA: Final = "netdoctor.report/1"
@@ -98,7 +99,7 @@ def unavailable_in(data: object) -> Unavailable | None:
     return _told(kind, str(data.get("detail", ""))) if isinstance(kind, str) and isinstance(data, dict) else None
 
 
-@dataclass(frozen=True)
+@record
 class Unavailable:
     """Why something could not be read.  Absent is not denied is not empty is not timed out is not unrecorded.
 
@@ -127,7 +128,7 @@ def missing(*values: object) -> Unavailable | None:
     return next((value for value in values if isinstance(value, Unavailable)), None)
 
 
-@dataclass(frozen=True)
+@record
 class Quantity:
     """A measured number with its unit, e.g. ``Quantity(11.2, "GB/s")``."""
 
@@ -149,7 +150,7 @@ def count(number: int, what: str, many: str = "") -> str:
     return f"{number:,} {what if number == 1 else many or what + 's'}"
 
 
-@dataclass(frozen=True)
+@record
 class Fix:
     """What mends it: one sentence, the commands now, and what makes it last (sysctl.d, limits.d, pod spec)."""
 
@@ -159,7 +160,7 @@ class Fix:
     tries: tuple[tuple[str, str | None], ...] = ()  # variables of the job's environment that it sets (None: removes)
 
 
-@dataclass(frozen=True)
+@record
 class Cost:
     """What a fail costs, measured by running the same all-reduce with and without its cure."""
 
@@ -173,7 +174,7 @@ class Cost:
 MUCH: Final = 0.10  # of the bandwidth: issue trackers of training clusters call a tenth a regression; less drowns in spread
 
 
-@dataclass(frozen=True)
+@record
 class Loss:
     """What a fail takes from the job, and so how bad it is; `netdoctor.causes.cost` has the formulas."""
 
@@ -204,7 +205,7 @@ class Trial(Protocol):
     def label(self) -> str: ...
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """One judgement about one subject (a GPU-HCA pair, an interface, the node)."""
 
@@ -241,7 +242,7 @@ class Finding:
         return hashlib.sha256(parts.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
+@record
 class CheckResult:
     """All findings of one check."""
 
@@ -269,7 +270,7 @@ class Health(Word):
     INCONCLUSIVE = "inconclusive"
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """The last line: healthy, unhealthy or inconclusive, and the exit code that policy gives it."""
 
@@ -299,7 +300,7 @@ SCHEMAS: Final[Mapping[Command, str]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Report:
     """Everything a renderer may use."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
+
+from netdoctor.model.records import record
 
 
 class Outcome(Enum):
@@ -16,7 +17,7 @@ class Outcome(Enum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True)
+@record
 class Case:
     """A test case of JUnit: a check, or a node of a fleet."""
 
@@ -37,7 +38,7 @@ class Markup(str):
 NO_MARKUP: Final = Markup()
 
 
-@dataclass(frozen=True)
+@record
 class Page:
     """What a section adds to an HTML page."""
 

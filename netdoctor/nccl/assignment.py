@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.rdma import RdmaDevice
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, record
 from netdoctor.nccl import hcas
 from netdoctor.nccl.gpudirect import rank
 from netdoctor.nccl.turns import Nccl, by_unknown_rule, ring_takes_others, spreads, turns
 
 
-@dataclass(frozen=True)
+@record
 class Assigned:
     """A GPU and its HCAs; () where it cannot be told which they are, and any would be a guess."""
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.ranks import SeenRank, masked, old_mig
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 _CROWDS: Final = (2, 30, 3)  # from here on NCCL_MULTI_RANK_GPU_ENABLE lets several ranks have one GPU (src/init.cc)
 
 
-@dataclass(frozen=True)
+@record
 class Taken:
     """A mask of one is a rank's own; of several it takes that of its number on the node (LOCAL_RANK)."""
 

@@ -7,7 +7,6 @@ share), include/uapi/linux/pci_regs.h (PCI_ACS_*), PCI Express Base Specificatio
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
@@ -20,7 +19,7 @@ from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.pci_path import COMPLETIONS, EGRESS, REQUESTS, PciPath, apart, shared
 from netdoctor.facts.rdma import Rdma, RdmaDevice
 from netdoctor.facts.runs import Baseline, PathRun, Run
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 from netdoctor.nccl import hcas
 from netdoctor.nccl.gdr_evidence import GdrProof, gdr_mechanisms, gdr_proof
 from netdoctor.nccl.integers import param
@@ -31,7 +30,7 @@ from netdoctor.nccl.used_version import used_nccl
 _DATA: Final = {2.5: 0.8, 5.0: 0.8}  # of the bits of a link those that are data: 8b/10b, and 128b/130b from PCIe 3 on
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """Two functions below one switch that send each other data."""
 
@@ -61,7 +60,7 @@ class Pair:
         return tuple((bridge, EGRESS | (COMPLETIONS if bridge in mine else REQUESTS)) for bridge in self.bridges)
 
 
-@dataclass(frozen=True)
+@record
 class Paths:
     """What pairs are made from, and judged by."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.runs import Run
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 from netdoctor.nccl import gpudirect
 from netdoctor.nccl.hcas import GpuPlace
 from netdoctor.nccl.log.facts import SOCKET, Direction
@@ -18,7 +18,7 @@ from netdoctor.nccl.net_plugin import BUILT_IN
 from netdoctor.nccl.transport import log_of
 
 
-@dataclass(frozen=True)
+@record
 class GdrProof:
     """Whether connections of this pair used GPUDirect RDMA, by direction; None: no such connection was shown."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.environ import Environ
@@ -17,7 +16,7 @@ from netdoctor.facts.nccl_version import AUTOMATIC_GID, Version
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import RdmaDevice
 from netdoctor.facts.rdma_ports import Gid, RdmaPort
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 from netdoctor.nccl.integers import integer, param
 
 IPV4, IPV6 = 4, 6
@@ -36,7 +35,7 @@ def address(gid: Gid) -> _Ip | Unavailable:
     return one.ipv4_mapped or one
 
 
-@dataclass(frozen=True)
+@record
 class Wish:
     """What NCCL looks for in a table of GIDs."""
 
@@ -112,7 +111,7 @@ def _range(text: object, family: int) -> ipaddress.IPv4Network | ipaddress.IPv6N
         return None
 
 
-@dataclass(frozen=True)
+@record
 class Rail:
     """An ACTIVE RoCE port that NCCL takes, and its GID; `gid` None: the entry is empty."""
 

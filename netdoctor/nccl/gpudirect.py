@@ -7,14 +7,13 @@ src/init.cc (dmaBufSupported), src/graph/paths.cc (ncclTopoCheckGdr, ncclGetLeve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from netdoctor.facts.kernel import Module
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.pci import PciDevice
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 from netdoctor.nccl.integers import integer, param
 
 # Nearest first, with the first version that knows it (topo.h, PATH_*): its place decides nothing for those without it.
@@ -64,7 +63,7 @@ class NoGdr(Enum):
     NO_MODULE = "none is loaded"
 
 
-@dataclass(frozen=True)
+@record
 class Answer:
     """Yes, no, or not known, and why."""
 
@@ -73,7 +72,7 @@ class Answer:
     rule: NoGdr | None = None  # of a no that has a mend of its own
 
 
-@dataclass(frozen=True)
+@record
 class Mechanisms:
     """The two ways by which an HCA reaches a GPU's memory; one is enough."""
 

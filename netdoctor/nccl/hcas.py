@@ -7,7 +7,6 @@ Source: NCCL src/graph/topo.cc (ncclTopoGetLocal: the path of highest bandwidth,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -18,7 +17,7 @@ from netdoctor.facts.gpu import Gpu, Gpus, VisibleGpu
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import Pci, PciDevice
 from netdoctor.facts.rdma import RdmaDevice
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 from netdoctor.nccl import net_device, net_path
 from netdoctor.nccl.gpudirect import C2C_NAMES, FAR, distance, rank
 from netdoctor.nccl.net_device import ports_read
@@ -28,7 +27,7 @@ from netdoctor.nccl.way import Way, best_of, values
 active_ports: Final = net_device.active_ports  # asked of a device where all else of it is asked
 
 
-@dataclass(frozen=True)
+@record
 class GpuPlace:
     """A GPU of the job and where it sits."""
 
@@ -309,7 +308,7 @@ def rates_read(device: RdmaDevice) -> bool:
     return ports_read(device) and not any(isinstance(p.rate_gbps, Unavailable) for p in active_ports(device))
 
 
-@dataclass(frozen=True)
+@record
 class Subject:
     """An RDMA device that the job will use, and why it is thought so."""
 

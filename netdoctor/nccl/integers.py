@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.nccl_version import Version
+from netdoctor.model import record
 
 
-@dataclass(frozen=True)
+@record
 class Number:
     """What strtoll made of a text."""
 

@@ -7,14 +7,13 @@ Bandwidths are GB/s, and NCCL's own figures: what its choices go by, not what a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.pci import CpuModel, CpuVendor, Pci, PciDevice, PciLink
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 from netdoctor.nccl.gpudirect import FAR, distance, switches
 
 _LANE: Final = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}  # topo.cc, kvDictPciGen: 100 Mb/s a lane by GT/s
@@ -48,7 +47,7 @@ def narrowest(*parts: Bandwidth) -> Bandwidth:
     return Bandwidth(*map(min, zip(*parts, strict=True))) if parts else LIMITLESS
 
 
-@dataclass(frozen=True)
+@record
 class NetPath:
     """The way from a GPU to a NIC, without the GPU's own link and the one between CPUs: those it shares with other ways."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.causes.cost import STOPS, sockets
@@ -16,7 +16,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, parse, text
 from netdoctor.facts.plugins import Plugin
 from netdoctor.facts.rdma import Rdma, RdmaDevice
-from netdoctor.model import Finding, Fix, Status, Unavailable, missing
+from netdoctor.model import Finding, Fix, Status, Unavailable, missing, record
 from netdoctor.nccl import plugins
 from netdoctor.nccl.log.facts import SOCKET, LogFacts
 from netdoctor.nccl.plugins import NET, Role
@@ -25,7 +25,7 @@ BUILT_IN: Final = frozenset({"IB", SOCKET})  # networks that NCCL knows itself; 
 _OWN: Final = frozenset(name.upper() for name in BUILT_IN)  # NCCL compares names without case
 
 
-@dataclass(frozen=True)
+@record
 class Network:
     """What the job's network depends on."""
 

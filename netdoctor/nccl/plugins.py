@@ -7,7 +7,6 @@ src/misc/{tuner,profiler}.cc.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.causes.cost import MIGHT, NOTHING
@@ -15,7 +14,7 @@ from netdoctor.facts.environ import Environ
 from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_version import Version, text
 from netdoctor.facts.plugins import Plugin
-from netdoctor.model import Finding, Fix, Loss, Status, Unavailable, missing
+from netdoctor.model import Finding, Fix, Loss, Status, Unavailable, missing, record
 
 CAUSE: Final = "plugin_mismatch"
 STATIC: Final = "STATIC_PLUGIN"  # any beginning of it will do: strncasecmp(name, "STATIC_PLUGIN", strlen(name))
@@ -29,7 +28,7 @@ PREFIXED: Final = "{prefix}-{value}.so"
 UNREAD: Final = 99
 
 
-@dataclass(frozen=True)
+@record
 class Role:
     """One kind of plugin."""
 

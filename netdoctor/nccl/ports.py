@@ -9,10 +9,10 @@ bind(0) starts at the other parity.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.nccl_version import Version
+from netdoctor.model import record
 
 RAS_FROM: Final = (2, 24, 3)  # src/ras: one listener a process
 RING_FROM: Final = (2, 23, 4)  # src/bootstrap.cc: listeners of ring and peer-to-peer are two since, one before
@@ -27,7 +27,7 @@ PEERS: Final = 3  # a ring's predecessor and a tree's children, which a rank rec
 CHANNELS_PER_NET_PEER: Final = 2  # src/init.cc, NCCL_NCHANNELS_PER_NET_PEER
 
 
-@dataclass(frozen=True)
+@record
 class Listeners:
     """Listeners that hold a port of their own at once on one node, by what opens them."""
 

@@ -14,10 +14,9 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, record
 from netdoctor.textsafe import clean
 
 ADDRESS: Final = ("localhost", 28028)
@@ -35,7 +34,7 @@ class Trouble(Word):
     MISMATCH = "MISMATCH"  # ranks that are not where the others are
 
 
-@dataclass(frozen=True)
+@record
 class Behind:
     """Ranks of one communicator that are not where the others are."""
 
@@ -48,7 +47,7 @@ class Behind:
     where: tuple[str, ...] = ()  # "GPU 0 managed by process 4711 on node 10.0.0.1"
 
 
-@dataclass(frozen=True)
+@record
 class Status:
     """A job's state as RAS tells it."""
 

@@ -6,12 +6,11 @@ drivers/infiniband/core/uverbs_main.c (ENXIO), NCCL src/transport/net_ib/init.cc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.net import Net
 from netdoctor.facts.rdma import Rdma, RdmaDevice, Uverbs
-from netdoctor.model import Kind, Unavailable, Word
+from netdoctor.model import Kind, Unavailable, Word, record
 from netdoctor.nccl.hcas import active_ports
 
 
@@ -43,7 +42,7 @@ PORT_UP: Final = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Usable:
     """Yes, no, or not known (`yes` None): the step that says so, and words for people."""
 

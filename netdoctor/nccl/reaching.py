@@ -6,17 +6,16 @@ time, and a name is bad where none of its addresses answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.peers import Peer
 from netdoctor.facts.reach import Path
-from netdoctor.model import Kind, Unavailable
+from netdoctor.model import Kind, Unavailable, record
 
 ALL: Final = "netdoctor allreduce: it tries every pair of nodes, both ways"
 
 
-@dataclass(frozen=True)
+@record
 class Unreached:
     """Why nothing connects to a peer."""
 

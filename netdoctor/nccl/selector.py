@@ -8,13 +8,13 @@ not trimmed.  NCCL_SOCKET_IFNAME of one character or less is ignored (src/os/lin
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.nccl_version import Version
+from netdoctor.model import record
 
 
-@dataclass(frozen=True)
+@record
 class Selector:
     """A parsed interface or HCA list."""
 

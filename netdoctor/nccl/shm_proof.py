@@ -6,7 +6,6 @@ A fact, though it lies here: how much that is NCCL's version says.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.base import Fact
@@ -17,7 +16,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.nccl_choice import wanted
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import Host, mapping, question, read, value
-from netdoctor.model import Kind, Unavailable, missing, size_text
+from netdoctor.model import Kind, Unavailable, missing, record, size_text
 from netdoctor.nccl.shared_memory import pool_bytes
 
 # What ends a rank of NCCL as well.  Of any other it is not known whether this child alone met it (a filter, no O_TMPFILE).
@@ -31,7 +30,7 @@ REFUSED: Final = {
 _SPARE: Final = 2  # as much again must be left, for nobody may be killed for a question
 
 
-@dataclass(frozen=True)
+@record
 class ShmProof(Fact):
     """Whether /dev/shm took files of the size that NCCL's ranks need.
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from netdoctor.facts.net import Link, Net
-from netdoctor.model import Unavailable
+from netdoctor.model import Unavailable, record
 from netdoctor.nccl import interfaces
 from netdoctor.nccl.ifname import Pick
 
@@ -25,7 +24,7 @@ class Frames(NamedTuple):
     others: int
 
 
-@dataclass(frozen=True)
+@record
 class Spread:
     """The interfaces that NET/Socket takes, and the network that they are in."""
 

@@ -8,14 +8,13 @@ packets occupy (Documentation/networking/ip-sysctl.rst tcp_adv_win_scale; net/ip
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.net import Link, Net
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.model import Kind, Unavailable, missing, record
 from netdoctor.nccl.integers import integer
 from netdoctor.nccl.ports import sockets_per_connection
 
@@ -26,7 +25,7 @@ FASTEST_MBPS: Final = 400_000  # of an Ethernet port that one might meet where t
 BYTES_PER_MS: Final = 125  # of 1 Mb/s
 
 
-@dataclass(frozen=True)
+@record
 class Window:
     """What one socket can have in flight, and which setting bounds it."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from netdoctor.facts.rdma import RdmaDevice
+from netdoctor.model import record
 from netdoctor.nccl import net_path
 from netdoctor.nccl.gpudirect import rank
 
 
-@dataclass(frozen=True)
+@record
 class Way:
     """A device and the way to it."""
 

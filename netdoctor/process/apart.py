@@ -16,9 +16,9 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.model import record
 from netdoctor.process import signals
 
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
@@ -26,7 +26,7 @@ _WORD: Final = struct.Struct("=ii256s")  # who says it, the exit code, what ran 
 _pages: Final[list[mmap.mmap]] = []
 
 
-@dataclass(frozen=True)
+@record
 class Lost:
     """The child ended without a word."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netdoctor.facts.nccl_version import Version, text
+from netdoctor.model import record
 from netdoctor.model.section import Page, Section
 from netdoctor.report.page import el
 from netdoctor.textsafe import clean
 
 
-@dataclass(frozen=True)
+@record
 class EnvironmentSection(Section):
     """Whose variables were judged."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from netdoctor.fleet.nodes import Node, NodeState
 from netdoctor.fleet.read import KINDS
 from netdoctor.fleet.report import Fleet
-from netdoctor.model import count
+from netdoctor.model import count, record
 from netdoctor.model.section import Case, Outcome, Page, Section
 from netdoctor.report import fleet_html, fleet_json
 from netdoctor.textsafe import listed
@@ -17,7 +16,7 @@ from netdoctor.textsafe import listed
 _MOST: Final = 60  # rows of one list of the text; all of them are in the JSON
 
 
-@dataclass(frozen=True)
+@record
 class FleetSection(Section):
     """Many nodes.  Every string of other machines was cleaned when it was read."""
 

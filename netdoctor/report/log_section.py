@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from netdoctor.model import Json, count, plain
+from netdoctor.model import Json, count, plain, record
 from netdoctor.model.section import Page, Section
 from netdoctor.report.page import el, markup
 from netdoctor.report.values import tidy
@@ -46,7 +45,7 @@ _NOT_FACTS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@record
 class LogSection(Section):
     """The facts of a log."""
 

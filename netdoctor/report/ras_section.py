@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from netdoctor.model import count, plain
+from netdoctor.model import count, plain, record
 from netdoctor.model.section import Page, Section
 from netdoctor.nccl.ras import Behind, Status
 from netdoctor.report.page import el, markup
 from netdoctor.textsafe import clean
 
 
-@dataclass(frozen=True)
+@record
 class RasSection(Section):
     """The answer of a job; None: there was none."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from netdoctor.config import documents
 from netdoctor.facts.registry import RUNS
 from netdoctor.host.base import Answer, decode, encode
-from netdoctor.model import Json, Kind, Unavailable, kind_named, plain
+from netdoctor.model import Json, Kind, Unavailable, kind_named, plain, record
 
 if TYPE_CHECKING:
     from netdoctor.facts.runs import Run
@@ -21,7 +21,7 @@ class SnapshotError(ValueError):
     """A file that is no snapshot, is cut short, or comes from a newer netdoctor."""
 
 
-@dataclass(frozen=True)
+@record
 class Snapshot:
     """What was seen, enough to judge it again."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.environ import Origin
-from netdoctor.model import Word
+from netdoctor.model import Word, record
 from netdoctor.variables.catalogue import PREFIXES, mistyped
 
 # Names that netdoctor judges, alone and anywhere in a text.
@@ -44,7 +43,7 @@ class WritingRule(Word):
         return self in (WritingRule.ENV_QUOTES, WritingRule.BYTE_ORDER_MARK, WritingRule.SET_AGAIN)
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """A rule that is broken, and what that means here, for people."""
 
@@ -52,7 +51,7 @@ class Problem:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Assignment:
     """NAME=VALUE at a place of a file."""
 
@@ -66,7 +65,7 @@ class Assignment:
     overridden: bool = False  # a later one of its list is in effect
 
 
-@dataclass(frozen=True)
+@record
 class Unread:
     """A line that may set variables which cannot be seen."""
 

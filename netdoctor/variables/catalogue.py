@@ -11,16 +11,16 @@ What ``accepts`` says: ``flag`` 0 or 1 · ``one`` acts for exactly 1 · ``int`` 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from netdoctor.facts import tables
 from netdoctor.facts.nccl_version import Version, parse, text
+from netdoctor.model import record
 from netdoctor.nccl.integers import strtoll
 
 
-@dataclass(frozen=True)
+@record
 class Variable:
     """One row."""
 

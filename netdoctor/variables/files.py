@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from netdoctor.facts.environ import Origin, Setting
-from netdoctor.model import Word, size_text
+from netdoctor.model import Word, record, size_text
 from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
 from netdoctor.variables.dockerfile import DOCKERFILE, parse_dockerfile
 from netdoctor.variables.line_files import MARK, parse_conf, parse_env
@@ -36,7 +35,7 @@ class FileKind(Word):
     OTHER = "other"
 
 
-@dataclass(frozen=True)
+@record
 class Parsed:
     """What a file sets, as far as it can be told."""
 

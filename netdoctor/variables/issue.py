@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from netdoctor.causes.cost import MIGHT, STOPS, sockets
 from netdoctor.facts.nccl_version import Version
-from netdoctor.model import Loss, Unavailable
+from netdoctor.model import Loss, Unavailable, record
 from netdoctor.nccl.integers import strtoll
 
 
-@dataclass(frozen=True)
+@record
 class Issue:
     """One thing to say about one setting; what takes nothing is a note."""
 
@@ -37,7 +36,7 @@ def stops(rule: str, message: str, cause: str = "env_misuse", expected: str | No
     return harms(rule, message, cause, expected, loss=STOPS)
 
 
-@dataclass(frozen=True)
+@record
 class Known:
     """What is known of the job and of its node beside the variables.
 
@@ -52,7 +51,7 @@ class Known:
     sockets: bool = False  # the site says that they carry its data
 
 
-@dataclass(frozen=True)
+@record
 class Context:
     """What the rules may look at beside the one value."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from netdoctor.model import record
 from netdoctor.variables.assignments import ASSIGNMENT, MENTIONS, Problem, WritingRule
 from netdoctor.variables.shell_tokens import Word
 
@@ -72,7 +73,7 @@ def keeps_back(words: list[str], inherited: str) -> Problem | None:
     return None
 
 
-@dataclass(frozen=True)
+@record
 class Handed:
     """NAME=VALUE for the program that is started."""
 
@@ -80,14 +81,14 @@ class Handed:
     problem: Problem | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Script:
     """A word that a shell runs."""
 
     word: Word
 
 
-@dataclass(frozen=True)
+@record
 class Unknown:
     """What may set variables, and cannot be followed."""
 

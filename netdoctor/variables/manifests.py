@@ -7,10 +7,11 @@ bounded by the number of nodes that are visited.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from netdoctor.facts.environ import Origin
+from netdoctor.model import record
 from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, exported_name, meant
 from netdoctor.variables.launchers import launches
 from netdoctor.variables.line_files import parse_conf, parse_env
@@ -44,7 +45,7 @@ class _Walk:
         self.unread.append(Unread(Origin(self.path, line), why))
 
 
-@dataclass(frozen=True)
+@record
 class Manifest:
     assignments: list[Assignment]
     unread: list[Unread]

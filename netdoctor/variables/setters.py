@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from netdoctor.model import record
 from netdoctor.variables.shell_tokens import Word
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _LET: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)\s*(.*?)\s*\Z", re.DOTALL)
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """What a statement sets; no name: that is only known when it runs, no value: likewise."""
 

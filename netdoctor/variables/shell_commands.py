@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from netdoctor.model import record
 from netdoctor.variables.shell_tokens import Comment, HereDoc, Tokenizer, Word
 
 OPEN: Final = frozenset({"if", "while", "until", "for", "case", "select", "{", "("})
@@ -17,7 +18,7 @@ LEAD: Final = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Command:
     """Words up to an operator, or one bracket; ``NAME()`` is the bracket that opens the body of a function."""
 

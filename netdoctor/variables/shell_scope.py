@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from netdoctor.model import record
 from netdoctor.variables.assignments import Problem
 
 
-@dataclass(frozen=True)
+@record
 class Variable:
     exported: bool = False  # an attribute of the name: it outlives the value (bash(1), export)
     values: tuple[int, ...] = ()  # assignments of which one is the value

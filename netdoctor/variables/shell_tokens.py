@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from netdoctor.model import record
+
 _STOPS: Final = re.compile(r'["\\$`]|\Z')  # what means something inside double quotes
 _PLAIN: Final = re.compile(r"[\w./:=,+@%^~*?!\[\]-]*")  # what means nothing outside quotes
 _HERE: Final = re.compile(r"<<-?\s*[\"'\\]?([\w.-]+)[\"']?")
@@ -31,7 +33,7 @@ class Word:
     glued: bool = False  # right behind a semicolon, without a blank
 
 
-@dataclass(frozen=True)
+@record
 class Operator:
     """One of ``; & | && || ( ) { }`` or a newline."""
 
@@ -39,13 +41,13 @@ class Operator:
     line: int
 
 
-@dataclass(frozen=True)
+@record
 class Comment:
     text: str
     line: int
 
 
-@dataclass(frozen=True)
+@record
 class HereDoc:
     body: str
     line: int  # its first

@@ -18,7 +18,7 @@ gdr_proof gdr_sends gids gpudirect hcas if_it_starts_more ifname interfaces inve
 missing nccl_environment nccl_integer nccl_param nccl_plugins nccl_ports net_plugin node_variables ok others out_of_memory
 parse_hcas parse_version path_limit rails rdma_handles reaching seen_loaded shm_pool size_text skip tcp_window transport unknown
 usable used_nccl version_text without_p2p Path Reach
-neighbours partition slurm_cpus one_subnet gloo_rate FlatRails
+neighbours partition record slurm_cpus one_subnet gloo_rate FlatRails
 Tasks shm_connections SHM_REFUSED ShmProof Errors NetErrors SysctlFiles
 GIVE_PYTHON WITH_RUN LOOK_AT_LOG WHOLE_LOG
 devices in_use locked_memory path_mtu traffic_class Counted Diagnosed Outcome footprint open_errors

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum, auto
 
-from netdoctor.model import Fix, Loss, Word
+from netdoctor.model import Fix, Loss, Word, record
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
@@ -66,7 +66,7 @@ class Fault(Word):
     LIBRARY = "a library's own error"
 
 
-@dataclass(frozen=True)
+@record
 class Hypothesis:
     """What may be wrong: a cause, how likely it is, and what shows it."""
 

@@ -11,12 +11,12 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final
 
 from netdoctor.facts.nccl_version import parse
-from netdoctor.model import Fix
+from netdoctor.model import Fix, record
 from netdoctor.nccl.diagnosis.place import Place, place
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -49,7 +49,7 @@ _SHOWS: Final[Mapping[str, Callable[[LogFacts], bool]]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Mend:
     """A fix and when it is the right one; what a row does not name may be anything."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from netdoctor.causes import CAUSES
 from netdoctor.causes.cost import MIGHT, STOPS, sockets
 from netdoctor.facts.nccl_version import parse
-from netdoctor.model import Finding, Fix, Status
+from netdoctor.model import Finding, Fix, Status, record
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, means
 from netdoctor.nccl.diagnosis.mends import Topic, mend
 from netdoctor.nccl.log.facts import SOCKET, Direction, GdrRefusal, Level, LogFacts, NetSource, Via
@@ -113,7 +112,7 @@ _PLUGINS_GPUDIRECT: Final = (
 _TUNES_RDMA: Final = ("NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_NET_GDR_LEVEL")
 
 
-@dataclass(frozen=True)
+@record
 class _TcpEvidence:
     """What a log whose data went over TCP sockets says about RDMA."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.model import Word
+from netdoctor.model import Word, record
 from netdoctor.nccl.diagnosis.kinds import BY_ITSELF, ORIGINS, SIGNS, Role, kind
 from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, order, worked_on
 from netdoctor.nccl.log import closing
@@ -28,7 +27,7 @@ class Ending(Word):
         return "has no end in this log" if self is Ending.OPEN else str(self.value)
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """How it ended, and the lines that show it."""
 

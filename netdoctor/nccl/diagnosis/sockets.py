@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
-from netdoctor.model import Fix
+from netdoctor.model import Fix, record
 from netdoctor.nccl.diagnosis.addresses import (
     given_out_by_hosts,
     is_ipv6,
@@ -173,7 +172,7 @@ _AS_ECHO: Final = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class _FailedConnect:
     """What the lines about failed connections say together."""
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
 from netdoctor.facts.runs import RunLog
-from netdoctor.model import Word
+from netdoctor.model import Word, record
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.wordings import Wording
 
@@ -75,7 +75,7 @@ class NetSource(Word):
     DEVICES = "the device list of NET/IB"
 
 
-@dataclass(frozen=True)
+@record
 class NetDevice:
     """One device of ``NET/IB : Using [0]mlx5_0:1/IB``."""
 
@@ -84,7 +84,7 @@ class NetDevice:
     link: str  # "IB" | "RoCE" | "IB/SHARP" as NCCL prints it
 
 
-@dataclass(frozen=True)
+@record
 class Address:
     """An interface with its address, of the bootstrap, the out-of-band channel of NET/IB, or NET/Socket."""
 
@@ -93,7 +93,7 @@ class Address:
     host: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Via:
     """Connections of one kind between two ranks: ``Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA``."""
 
@@ -108,7 +108,7 @@ class Via:
     count: int = 1  # lines, that is channels
 
 
-@dataclass(frozen=True)
+@record
 class Event:
     """Something that went wrong (or may have), with the line that shows it."""
 
@@ -149,7 +149,7 @@ class Event:
         )
 
 
-@dataclass(frozen=True)
+@record
 class RankFacts:
     """One process.  `ranks` has several entries where one process drives several GPUs."""
 
@@ -173,7 +173,7 @@ class RankFacts:
     devs: frozenset[int] = frozenset()  # CUDA devices that its lines' prefixes name
 
 
-@dataclass(frozen=True)
+@record
 class LogFacts(RunLog):
     """All that was read from one or several logs of one job."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from netdoctor.model import record
 from netdoctor.nccl.log.event_kinds import EventKind
 
 ERRNO: Final = r"(?P<errno>[A-Za-z][A-Za-z /\-]{3,60})"
@@ -51,7 +51,7 @@ def _tree(node: _Tree) -> bytes:
     return ways[0] if len(ways) == 1 else b"(?:" + b"|".join(ways) + b")"
 
 
-@dataclass(frozen=True)
+@record
 class Pattern:
     """`needles`: lower-case; a line that has none of them is not looked at further.
 
