@@ -124,6 +124,7 @@ def test_a_folder_is_no_library(tmp_path: Path) -> None:
 GOOD = image(LIBRARY, NAMES)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=400), st.integers(0, len(GOOD)))
 def test_rubbish_is_an_error_not_a_crash(rubbish: bytes, at: int) -> None:
     for data in (rubbish, GOOD[:at], GOOD[:at] + rubbish, GOOD[:at] + rubbish + GOOD[at + len(rubbish) :]):

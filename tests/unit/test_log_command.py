@@ -185,6 +185,7 @@ def test_bad_usage(arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.startswith("netdoctor: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coding", ["utf-16", "utf-16-le", "utf-16-be"])
 def test_a_log_that_powershell_wrote(tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes], coding: str) -> None:
     mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(coding, b"")

@@ -52,7 +52,7 @@ def left(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("label", ["", *(pytest.param(one, marks=pytest.mark.slow) for one in ("[rank0]: ", "0: "))])
 @pytest.mark.parametrize("form", ["text", "json", "junit"])
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", [HOSTS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in HOSTS[1:])])
 def test_nothing_of_a_report_is_read_and_all_others_say(host: str, form: str, label: str) -> None:
     own = [label + line for line in report(host, form)]
     blank = {label.strip(), f"{label}{{".strip(), f'{label}<?xml version="1.0" encoding="utf-8"?>'.strip()}

@@ -56,6 +56,7 @@ def test_a_bomb_comes_out_in_blocks(pack: Callable[[bytes], bytes]) -> None:
     assert max(len(one or b"") for one in out) <= unpack.BLOCK and sum(len(one or b"") for one in out) == 5 << 20
 
 
+@pytest.mark.slow
 def test_what_asks_for_much_memory_is_refused() -> None:
     huge = lzma.compress(BAD, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}])
     with pytest.raises(OSError, match="not a sound xz file: Memory usage limit exceeded"):

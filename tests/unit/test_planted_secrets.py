@@ -193,6 +193,7 @@ def test_there_are_enough() -> None:
     assert len(planted) >= 150 and len(PLACES) >= 12 and len({*REPORTS, *OTHERS}) >= 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "fixtures/hosts").glob("*/snapshot.json")))
 def test_a_recorded_machine_has_nothing_to_clean(name: str) -> None:
     for path in (ROOT / "fixtures/hosts" / name).glob("*.json"):

@@ -118,6 +118,7 @@ def test_a_run_that_nobody_knows_is_no_run() -> None:
 NOTHING: list[dict[str, dict[str, Any]]] = [{"answers": {}}, {"runs": {}}, {"answers": {}, "runs": {}}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILE_ORDER)
 @pytest.mark.parametrize("emptied", NOTHING, ids=" and ".join)
 @pytest.mark.parametrize("slug", ["dgx-h100", "aws-p5", "gb200-nvl72", "cpu-node"])

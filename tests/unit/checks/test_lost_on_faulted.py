@@ -47,6 +47,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "check", "what", "why"), ROWS, ids=[f"{f}: {c} without {w}" for f, c, w, _ in ROWS])
 def test_no_verdict_comes_from_a_loss(fault: str, check: str, what: str, why: Unavailable) -> None:
     taken = next(one for one in faults.every() if one.fault == fault).after()
