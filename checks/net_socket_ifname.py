@@ -209,14 +209,13 @@ def _refused(seen: Seen, settings: dict[str, str], nccl: NcclChoice, evidence: d
 
 
 def _none(seen: Seen, named: str, evidence: dict[str, Any]) -> Finding:
-    fine = seen.names.meant(interfaces.candidates(seen.net))
-    change = f"NCCL_SOCKET_IFNAME=={fine[0]}" if fine else "NCCL_SOCKET_IFNAME"
+    change = interfaces.to_set("NCCL_SOCKET_IFNAME", seen.names.meant(interfaces.candidates(seen.net)))
     hint = seen.names.why_no_interface(named)
     return fail(
         f"NCCL_SOCKET_IFNAME={named} matches no interface that NCCL can use{hint}: NCCL stops with `no socket interface found`",
         subject="NCCL",
-        expected=f"one of {interfaces.to_choose(seen.net, several=seen.intent.others is not False)}",
-        fix=fix_environment(seen.vantage, change, unset=not fine),
+        expected=f"one of: {interfaces.to_choose(seen.net, several=seen.intent.others is not False)}",
+        fix=fix_environment(seen.vantage, change, unset="=" not in change),
         **evidence,
     )
 
