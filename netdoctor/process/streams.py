@@ -112,11 +112,16 @@ def defect(error: Exception) -> int:
     """One line about an exception that nobody foresaw; the exit code."""
     import os
 
+    from netdoctor.process.imported import hidden_by
+
     if why := short(error):
         print(f"netdoctor: inconclusive: {why}", file=sys.stderr)
         return 4
     if os.environ.get("NETDOCTOR_DEBUG"):
         raise error
+    if hides := hidden_by(error):
+        print(f"netdoctor: {hides}", file=sys.stderr)
+        return 2
     print(f"netdoctor: a defect of netdoctor: {type(error).__name__}: {error}", file=sys.stderr)
     print("netdoctor: set NETDOCTOR_DEBUG=1 for the traceback, and please report it", file=sys.stderr)
     return 1
