@@ -60,7 +60,8 @@ def in_the_way(error: Exception) -> str:
         return f"another project's netdoctor lies over this one ({error}): {again}"
     from netdoctor.process.imported import NEEDED, hidden_by
 
-    if hides := hidden_by(error):
+    hides = hidden_by(error)  # as above
+    if hides:
         return hides
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in NEEDED:
