@@ -112,13 +112,13 @@ def defect(error: Exception) -> int:
     """One line about an exception that nobody foresaw; the exit code."""
     import os
 
-    from netdoctor.process.imported import hidden_by
-
     if why := short(error):
         print(f"netdoctor: inconclusive: {why}", file=sys.stderr)
         return 4
     if os.environ.get("NETDOCTOR_DEBUG"):
         raise error
+    from netdoctor.process.imported import hidden_by
+
     if hides := hidden_by(error):
         print(f"netdoctor: {hides}", file=sys.stderr)
         return 2

@@ -118,7 +118,7 @@ def test_the_report_says_which_python_was_tried(state: str) -> None:
     python = "/usr/bin/python3 (python3 on PATH; the command does not tell)"
     given = run(state=state, reason="", notes=("as user ada",), interpreter=python)
     found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
-    assert found.notes == ("as user ada", f"the job's Python: {python}")
+    assert found.notes == ("as user ada", f"taken for the job's Python: {python}")
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "hung", "not started"])
