@@ -119,8 +119,9 @@ def _resolved(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _foreign(folder: int, link: os.stat_result) -> str | None:
-    """Who else could have put a link there.  As fs.protected_symlinks whose it is: nobody makes a link of another's.  But who may
-    write to its folder can move an old one there."""
+    """Who else could have put a link there.  As fs.protected_symlinks whose it is: nobody makes a link of another's.  But who
+    may write to its folder can move an old one there.
+    """
     own = {0, os.geteuid()}
     if link.st_uid not in own:
         return f"of uid {link.st_uid}"
