@@ -137,11 +137,13 @@ def _without_pauses(cards: Sequence[_Card], sent: Sequence[_Sent]) -> Finding | 
 
 def _pausing(card: _Card | _Sent) -> str:
     """What a card that does not do both does with frames that pause whatever is sent."""
-    return {
+    words = {
         (False, False): "it pauses nothing",
         (True, False): "it heeds pauses and sends none",
         (False, True): "it sends pauses and heeds none",
-    }.get(card.qos.pause or (), "its driver does not say whether it pauses")
+    }
+    does = card.qos.pause
+    return words[does] if isinstance(does, tuple) and does in words else "its driver does not say whether it pauses"
 
 
 def _cards(rail: Rail, net: Net, setting: _Setting) -> Iterator[_Card | Unavailable]:
