@@ -159,7 +159,8 @@ def _nccl(
     seen: Seen, settings: dict[str, str], nccl: NcclChoice, baseline: Baseline, versions: tuple[Version, ...]
 ) -> Iterator[Finding]:
     """The interface of NCCL's bootstrap and of NET/IB's out-of-band traffic."""
-    picks = [ifname.choose(seen.links, version, settings) for version in versions]
+    asked = ifname.resolved(settings, seen.net.peers or ())
+    picks = [ifname.choose(seen.links, version, asked) for version in versions]
     bare = {name: value for name, value in settings.items() if name != "NCCL_COMM_ID"}
     rules = [ifname.choose(seen.links, version, bare) for version in versions]  # what a library was asked with
     evidence: dict[str, Any] = {"settings": settings, "emulated": list(dict.fromkeys(map(_text, rules)))}
