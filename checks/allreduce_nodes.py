@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.api import (
+    OBSTACLES,
     Cluster,
     Culprit,
     Finding,
@@ -330,11 +331,21 @@ def _turned_away(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _others(cluster: Cluster, bad: Iterable[int]) -> Iterator[Finding]:
-    """Each other node that no fault is about; what it cannot run is said beside its faults."""
+    """Each other node that no fault is about; what a node cannot run is said beside its faults, this one's too."""
+    here = cluster.nodes.rank
+    if here in cluster.ready and cluster.ready[here].cannot:
+        text = f"{cluster.name(here)}, this one, cannot run: {cluster.ready[here].cannot}"
+        yield unknown(text, subject=cluster.subject(here), how=_mend(cluster, here))
     for node in range(cluster.nodes.count):
         cannot = node in cluster.ready and cluster.ready[node].cannot
-        if node != cluster.nodes.rank and node not in cluster.gone and (cannot or node not in bad):
+        if node != here and node not in cluster.gone and (cannot or node not in bad):
             yield _other(cluster, node)
+
+
+def _mend(cluster: Cluster, node: int) -> str:
+    """What lets a node run that cannot; where it did not say what stands in its way, what tells."""
+    obstacle = cluster.ready[node].obstacle
+    return OBSTACLES[obstacle] if obstacle is not None else "netdoctor preflight on that node; --python names the job's Python"
 
 
 def _other(cluster: Cluster, node: int) -> Finding:
@@ -345,8 +356,7 @@ def _other(cluster: Cluster, node: int) -> Finding:
         how = "see what is said of node 0" if cluster.master else None
         return unknown(f"{who}: whether it is there is not known", subject=subject, how=how)
     if node in cluster.ready and (cannot := cluster.ready[node].cannot):
-        how = "netdoctor preflight there; --python names the job's Python"
-        return unknown(f"{who} is there, but cannot run: {cannot}", subject=subject, how=how)
+        return unknown(f"{who} is there, but cannot run: {cannot}", subject=subject, how=_mend(cluster, node))
     if cluster.run is None:
         return unknown(f"{who} is there; nothing was run with it", subject=subject)
     if not cluster.run.finished:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from netdoctor.api import (
-    GIVE_PYTHON,
+    OBSTACLES,
     SOCKET,
     WITH_RUN,
     Accelerator,
@@ -50,11 +50,9 @@ from netdoctor.api import (
 )
 
 AGAIN = "netdoctor preflight"
-HERE = f"{AGAIN}; --python names the job's Python"
-THERE = f"{AGAIN} there; --python names the job's Python"
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
-_WHERE = {Kind.MISSING_NODE: START, Kind.THIS_NODE: HERE, Kind.OTHER_NODES: THERE}
+_WHERE = {Kind.MISSING_NODE: START, **dict.fromkeys((Kind.THIS_NODE, Kind.OTHER_NODES), "see allreduce.nodes")}
 
 
 @check(id="allreduce.run", title="A short all-reduce finishes with right data, and no rank is missing", cause="hang")
@@ -152,7 +150,7 @@ def _judge(
         found = _broken(run, {**measured, "errors": {r.rank: r.error for r in run.ranks if r.error}}, files)
     else:
         what = "did not start" if run.state == State.NOT_STARTED else "was not done in time"
-        how = _HOW[run.obstacle] if run.obstacle else AGAIN
+        how = OBSTACLES[run.obstacle] if run.obstacle else AGAIN
         say = partial(fail, cause="fabric_manager") if run.obstacle is Obstacle.NOT_READY else unknown
         measured.pop("reason", None)  # the message has it
         measured = {} if run.state == State.NOT_STARTED and not run.abandoned else measured
@@ -242,30 +240,13 @@ def _broken(run: Run, measured: dict[str, object], files: int | Unavailable | No
         return fail(text, cause="bootstrap_ports", how="ulimit -n; LimitNOFILE= of the unit that starts the job", **said)
     if short and cause in (None, "bootstrap_ports"):  # which is what a log says of a limit
         text = f"{named} had too little memory, or too few descriptors or processes"
-        return unknown(f"the all-reduce did not run: {text}", how=_HOW[Obstacle.MEMORY], measured=measured)
+        return unknown(f"the all-reduce did not run: {text}", how=OBSTACLES[Obstacle.MEMORY], measured=measured)
     text = f"{named} failed in phase {phase}; the others are its victims"
     how = "the rank's own error, and its NCCL log"
     return fail(text, cause=cause or "rank_died", how=how, phase=phase, **said)
 
 
 ASK = "python -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())' with the job's Python; see torch.backend"
-_HOW = {
-    Obstacle.GPU_BUSY: "run it when the GPUs are free",
-    Obstacle.GPU_UNREAD: "nvidia-smi: NVML does not tell whether the GPUs are free",
-    Obstacle.LOCK: "run it when the GPUs are free",
-    Obstacle.SAME_MACHINE: "give each node a machine of its own; --ranks-per-node starts several ranks on one",
-    Obstacle.REFUSED: "as the job's user, or --user NAME; where root is the job's user --user root",
-    Obstacle.NO_TORCH: GIVE_PYTHON,
-    Obstacle.NO_NCCL: "LD_LIBRARY_PATH of the job; --python, where its Python has the nvidia-nccl wheel",
-    Obstacle.NOT_READY: "systemctl status nvidia-fabricmanager; confidential computing: nvidia-smi conf-compute -srs 1",
-    Obstacle.NO_GPU: "see hardware.accelerator; CUDA_VISIBLE_DEVICES; libcuda.so.1 and /dev/nvidia* in the container",
-    Obstacle.IMPORT: "import torch with that interpreter; give another with --python; --via nccl goes without torch",
-    Obstacle.TIME: "more time: --budget SECONDS, or budget_s in the configuration",
-    Obstacle.MEMORY: "ulimit -n, -u and -v, and the limits of memory and processes of the cgroup",
-    Obstacle.FILES: "raise it where netdoctor starts: ulimit -n $(ulimit -Hn); LimitNOFILE= of the unit that starts the job",
-    Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",
-    Obstacle.OTHER_NODE: "see allreduce.nodes",
-}
 
 
 def _list(ranks: Iterable[int]) -> str:

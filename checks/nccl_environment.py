@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from netdoctor.api import (
     FROM_JOB,
+    DeviceNames,
     Environ,
     Finding,
     Fix,
@@ -24,8 +25,11 @@ from netdoctor.api import (
     Vantage,
     between_nodes,
     check,
+    cost,
     count,
     fail,
+    fix_environment,
+    interfaces,
     missing,
     nccl_environment,
     node_variables,
@@ -43,7 +47,15 @@ SCRIPT = "netdoctor env --file JOBSCRIPT judges the variables of a script"
 
 @check(id="nccl.environment", title=nccl_environment.TITLE, cause="env_misuse")
 def environment(
-    environ: Environ, vantage: Vantage, libraries: Libraries, net: Net, rdma: Rdma, job: Intent, gpus: Gpus, pci: Pci
+    environ: Environ,
+    vantage: Vantage,
+    libraries: Libraries,
+    net: Net,
+    rdma: Rdma,
+    job: Intent,
+    gpus: Gpus,
+    pci: Pci,
+    other_names: DeviceNames,
 ) -> Iterator[Finding]:
     if isinstance(environ.variables, Unavailable):
         yield replace(unknown(f"the environment could not be read: {environ.variables}", how=FROM_JOB), notes=(SCRIPT,))
@@ -58,7 +70,8 @@ def environment(
         *_topology(environ, gpus),
         *_devices(environ, rdma, gpus, pci, job),
     ]
-    yield from (_weighed(one, gpus, pci, job) for one in found if one.status is not Status.PASS)
+    weighed = (_weighed(one, gpus, pci, job) for one in found if one.status is not Status.PASS)
+    yield from (_mended(one, vantage, net, other_names) for one in weighed)
     yield from _open_to_others(replace(environ, conf_files=tuple(nccl_environment.conf_files(environ, known))), vantage)
     if not vantage.job_environment:
         yield replace(unknown(f"the job's variables are not seen: {vantage.elsewhere}", how=FROM_JOB), notes=(SCRIPT,))
@@ -143,3 +156,12 @@ def _weighed(found: Finding, gpus: Gpus, pci: Pci, job: Intent) -> Finding:
     if found.cause in BETWEEN and found.loss.needed is None:
         return between_nodes(replace(found, loss=replace(found.loss, needed=True)), job)
     return found
+
+
+def _mended(found: Finding, vantage: Vantage, net: Net, names: DeviceNames) -> Finding:
+    """An interface by which no job starts is mended as net.socket_ifname mends it: what both say is then one block."""
+    if found.cause != "socket_ifname" or found.loss != cost.STOPS or not vantage.job_network:
+        return found
+    fine = interfaces.candidates(net)
+    change = interfaces.to_set(found.subject, names.meant(fine) if found.subject == "NCCL_SOCKET_IFNAME" else fine)
+    return replace(found, fix=fix_environment(vantage, change, unset="=" not in change)) if fine else found

@@ -159,7 +159,8 @@ def _nccl(
     seen: Seen, settings: dict[str, str], nccl: NcclChoice, baseline: Baseline, versions: tuple[Version, ...]
 ) -> Iterator[Finding]:
     """The interface of NCCL's bootstrap and of NET/IB's out-of-band traffic."""
-    picks = [ifname.choose(seen.links, version, settings) for version in versions]
+    asked = ifname.resolved(settings, seen.net.peers or ())
+    picks = [ifname.choose(seen.links, version, asked) for version in versions]
     bare = {name: value for name, value in settings.items() if name != "NCCL_COMM_ID"}
     rules = [ifname.choose(seen.links, version, bare) for version in versions]  # what a library was asked with
     evidence: dict[str, Any] = {"settings": settings, "emulated": list(dict.fromkeys(map(_text, rules)))}
@@ -209,14 +210,13 @@ def _refused(seen: Seen, settings: dict[str, str], nccl: NcclChoice, evidence: d
 
 
 def _none(seen: Seen, named: str, evidence: dict[str, Any]) -> Finding:
-    fine = seen.names.meant(interfaces.candidates(seen.net))
-    change = f"NCCL_SOCKET_IFNAME=={fine[0]}" if fine else "NCCL_SOCKET_IFNAME"
+    change = interfaces.to_set("NCCL_SOCKET_IFNAME", seen.names.meant(interfaces.candidates(seen.net)))
     hint = seen.names.why_no_interface(named)
     return fail(
         f"NCCL_SOCKET_IFNAME={named} matches no interface that NCCL can use{hint}: NCCL stops with `no socket interface found`",
         subject="NCCL",
-        expected=f"one of {interfaces.to_choose(seen.net, several=seen.intent.others is not False)}",
-        fix=fix_environment(seen.vantage, change, unset=not fine),
+        expected=f"one of: {interfaces.to_choose(seen.net, several=seen.intent.others is not False)}",
+        fix=fix_environment(seen.vantage, change, unset="=" not in change),
         **evidence,
     )
 

@@ -4,7 +4,6 @@ import gc
 import os
 import sys
 
-NEEDED = ("psutil", "pynvml", "pyudev", "typer", "yaml")  # dependencies of pyproject.toml, by what is imported
 OLDEST = (3, 10)  # requires-python of pyproject.toml, which nobody reads where a clone is run as it lies
 
 
@@ -59,10 +58,11 @@ def in_the_way(error: Exception) -> str:
         # On PyPI another project has the import name: its file came in the place of ours.
         again = "pip uninstall netdoctor, then install ours again"
         return f"another project's netdoctor lies over this one ({error}): {again}"
-    for name in sorted(sys.stdlib_module_names & sys.modules.keys()):
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if os.path.dirname(os.path.abspath(file)) in folders:
-            return f"{file} hides Python's own {name}: take its folder out of PYTHONPATH"
+    from netdoctor.process.imported import NEEDED, hidden_by
+
+    hides = hidden_by(error)  # as above
+    if hides:
+        return hides
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in NEEDED:
         how = "install netdoctor with pip, which brings it, or run the one file (make pyz); in a clone: make preflight"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from netdoctor.allreduce.cause import Scarce, at_a_limit, cause_of, out_of_memory
+from netdoctor.allreduce.cause import OBSTACLES, Scarce, at_a_limit, cause_of, out_of_memory
 from netdoctor.allreduce.limits import Limit as PathLimit, path_limit, without_p2p
 from netdoctor.causes import CAUSES, cost
 from netdoctor.cluster import network as cluster_network
@@ -201,6 +201,7 @@ __all__ = [
     "HW_SLOWDOWN",
     "HW_THERMAL",
     "LOOK_AT_LOG",
+    "OBSTACLES",
     "POWER_BRAKE",
     "SHM_REFUSED",
     "SOCKET",

@@ -223,7 +223,7 @@ def by_torch(python: JobPython, config: Config, limits: dict[str, float] | None 
 
     code = Code(python.path, config.folder if python.of_command else "", python.of_command or config.as_root)
     session = Session(code, dict(os.environ), user=config.user, limits=limits)
-    if config.command is not None:
+    if not python.given:  # nobody named it
         session.interpreter = f"{python.path} ({python.why})"
     return session
 

@@ -66,6 +66,31 @@ def listed(items: Sequence[str], most: int = 8, *, between: str = ", ", of: int 
     return between.join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+_NUMBERED: Final = re.compile(r"(?P<name>.*[A-Za-z_./-])(?P<number>0|[1-9][0-9]{0,8})(?P<rest>[^0-9]*)")
+
+
+def as_one(texts: Sequence[str]) -> str:
+    """Texts that differ in the numbers of names alone as one, as a shell has it: ``/dev/infiniband/uverbs{0..7} does not
+    open``; "" where they differ in more."""
+    words = [text.split(" ") for text in texts]
+    if len({len(one) for one in words}) != 1:
+        return ""
+    out = []
+    for place in zip(*words, strict=True):
+        found = [_NUMBERED.fullmatch(word) for word in place]
+        ends = {(one["name"], one["rest"]) for one in found if one}
+        if len(set(place)) == 1:
+            out.append(place[0])
+        elif None in found or len(ends) > 1:
+            return ""
+        else:
+            numbers = sorted({int(one["number"]) for one in found if one})
+            row = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
+            name, rest = ends.pop()
+            out.append(f"{name}{{{f'{numbers[0]}..{numbers[-1]}' if row else ','.join(map(str, numbers))}}}{rest}")
+    return " ".join(out)
+
+
 def meant(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """As `nearest`, but where what was written is how names begin (``net``, ``net.*``, ``net.sock``) all of these."""
     begin, names = name.casefold().rstrip(".*"), list(dict.fromkeys(known))

@@ -80,9 +80,9 @@ def tree(release: Release, folder: Path, man: str) -> None:
     for name in ("netdoctor.service", "netdoctor.timer"):
         text = (release.source / DEPLOY / "systemd" / name).read_text(encoding="utf-8")
         text = text.replace("/usr/bin/python3 -I /opt/netdoctor/netdoctor.pyz", "/usr/bin/netdoctor")
-        text = text.replace("/opt/netdoctor/netdoctor.pyz", "/usr/bin/netdoctor").replace(
-            "man:systemd.exec(5)", "man:netdoctor(1)"
-        )
+        text = text.replace("/opt/netdoctor/netdoctor.pyz", "/usr/bin/netdoctor")
+        # Beside the one file alone there is no such page.
+        text = text.replace("After=network.target\n", "Documentation=man:netdoctor(1)\nAfter=network.target\n")
         files[f"usr/lib/systemd/system/{name}"] = (text.encode(), 0o644)
     for name, (data, mode) in files.items():
         path = folder / name

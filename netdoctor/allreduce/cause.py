@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from netdoctor.facts.runs import Run
+from collections.abc import Mapping
+from typing import Final
+
+from netdoctor.facts.library_search import GIVE_PYTHON
+from netdoctor.facts.runs import Obstacle, Run
 from netdoctor.model import Status, Word
 from netdoctor.nccl.transport import log_of
 
@@ -18,6 +22,25 @@ _LIMITS = (
     "terminate called without an active exception",
 )
 _DESCRIPTORS, _OF_THE_NODE = "too many open files", "too many open files in system"  # EMFILE, ENFILE
+
+# What stands in the way of a run, and what mends it there.
+OBSTACLES: Final[Mapping[Obstacle, str]] = {
+    Obstacle.GPU_BUSY: "run it when the GPUs are free",
+    Obstacle.GPU_UNREAD: "nvidia-smi: NVML does not tell whether the GPUs are free",
+    Obstacle.LOCK: "run it when the GPUs are free",
+    Obstacle.SAME_MACHINE: "give each node a machine of its own; --ranks-per-node starts several ranks on one",
+    Obstacle.REFUSED: "as the job's user, or --user NAME; where root is the job's user --user root",
+    Obstacle.NO_TORCH: GIVE_PYTHON,
+    Obstacle.NO_NCCL: "LD_LIBRARY_PATH of the job; --python, where its Python has the nvidia-nccl wheel",
+    Obstacle.NOT_READY: "systemctl status nvidia-fabricmanager; confidential computing: nvidia-smi conf-compute -srs 1",
+    Obstacle.NO_GPU: "see hardware.accelerator; CUDA_VISIBLE_DEVICES; libcuda.so.1 and /dev/nvidia* in the container",
+    Obstacle.IMPORT: "import torch with that interpreter; give another with --python; --via nccl goes without torch",
+    Obstacle.TIME: "more time: --budget SECONDS, or budget_s in the configuration",
+    Obstacle.MEMORY: "ulimit -n, -u and -v, and the limits of memory and processes of the cgroup",
+    Obstacle.FILES: "raise it where netdoctor starts: ulimit -n $(ulimit -Hn); LimitNOFILE= of the unit that starts the job",
+    Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",
+    Obstacle.OTHER_NODE: "see allreduce.nodes",
+}
 
 
 class Scarce(Word):

@@ -62,7 +62,7 @@ def _look(options: Options, session: ClusterSession, config: Config, snapshot: s
     try:
         host = live.look(config, None, everything=not options.ids)
         try:
-            specs, extra = setup.load_checks(config, only, cluster=True)
+            specs, extra = setup.load_checks(config, only, cluster=True, said=options.said("only"))
         except setup.UsageError as error:
             host.close()
             return deliver.refuse(error, options)

@@ -31,7 +31,8 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
 
     named(output=options.output, termination_log=options.termination_log)
     if options.output and options.termination_log and _one_file(options.output, options.termination_log):
-        raise UsageError(f"--output and --termination-log: {options.output}: the second would take the place of the first")
+        both = f"{options.said('output')} and {options.said('termination_log')}"
+        raise UsageError(f"{both}: {options.output}: the second would take the place of the first")
     if options.exit_style is not None and options.exit_style not in ("", *policy.EXIT_STYLES):
         styles, hint = ", ".join(policy.EXIT_STYLES), nearest(options.exit_style, policy.EXIT_STYLES)
         raise UsageError(f"{options.said('exit_style')}: must be one of {styles}, not {options.exit_style!r}{hint}")
@@ -40,7 +41,9 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
         if form not in known:
             raise UsageError(f"{options.said('format')}: must be one of {', '.join(known)}, not {form!r}{nearest(form, known)}")
     if options.brief and options.format not in (None, "brief"):
-        raise UsageError(f"--brief and --format {options.format}: one report is printed; give one of the two")
+        raise UsageError(
+            f"{options.said('brief')} and {options.said('format')} {options.format}: one report is printed; give one of the two"
+        )
     for name in _wanted(options):
         if name not in known:
             suffixes = ", ".join(suffix for one in known for suffix in formats.FORMATS[one].suffixes)

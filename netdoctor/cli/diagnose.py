@@ -28,7 +28,9 @@ def run(options: Options, file: str) -> int:
 def _judged(options: Options, config: Config, snapshot: Snapshot, lost: CheckResult | None) -> int:
     several = "Cluster" in snapshot.runs
     try:
-        specs, extra = setup.load_checks(config, options.ids, cluster=several, ran=snapshot.ran, lost=lost)
+        specs, extra = setup.load_checks(
+            config, options.ids, cluster=several, ran=snapshot.ran, lost=lost, said=options.said("only")
+        )
     except setup.UsageError as error:
         return deliver.refuse(error, options)
     if snapshot.selected and not (options.ids or config.lock):

@@ -139,14 +139,18 @@ class Options:
     def said(self, name: str) -> str:
         """By what an option was given: its own name, or that of its variable."""
         variable, value = f"NETDOCTOR_{name.upper()}", getattr(self, name)
-        text = " ".join(value) if isinstance(value, list) else value
-        return variable if text is not None and os.environ.get(variable) == text else f"--{name.replace('_', '-')}"
+        told = os.environ.get(variable, "")
+        # As click reads a variable: a list by its words, a flag by what is no "no".
+        same = told.split() == value if isinstance(value, list) else told == value
+        by_variable = told.lower() not in _NO if value is True else bool(told) and same
+        return variable if by_variable else f"--{name.replace('_', '-')}"
 
     def overrides(self) -> dict[str, Any]:
         """What of it the configuration has, too, by the configuration's keys."""
         return {key: getattr(self, name) for name, key in _KEYS.items()}
 
 
+_NO: Final = ("", "0", "false", "f", "no", "n", "off")
 _KEYS: Final = {
     name: {"budget": "budget_s"}.get(name, name)
     for name in ("profile", "fail_on", "checks_dir", "python", "user", "via", "vantage", "budget", "dcgm_diag")

@@ -40,7 +40,7 @@ def _planned(options: Options, config: Config, lost: CheckResult | None) -> int:
 
     host = live.look(config, options.host_root, everything=False)
     try:
-        specs, _ = setup.load_checks(config, options.ids, lost=lost)
+        specs, _ = setup.load_checks(config, options.ids, lost=lost, said=options.said("only"))
     except setup.UsageError as error:
         host.close()
         return deliver.refuse(error, options)
@@ -92,9 +92,11 @@ def ready(options: Options, job: JobCommand | None = None) -> Config:
     if job is not None:
         config = replace(config, vantage="wrapper", command=job.program, folder=job.folder, launch=job.launch)
     if options.host_root is not None and not os.path.isdir(options.host_root):
-        raise setup.UsageError(f"--host-root: {options.host_root}: no such directory")
+        raise setup.UsageError(f"{options.said('host_root')}: {options.host_root}: no such directory")
     if options.host_root is not None and config.lock:
-        raise setup.UsageError(f"--host-root: {options.host_root}: the configuration is locked: it is for this machine")
+        raise setup.UsageError(
+            f"{options.said('host_root')}: {options.host_root}: the configuration is locked: it is for this machine"
+        )
     setup.become(config)
     return config
 
@@ -103,7 +105,7 @@ def look(options: Options, config: Config, lost: CheckResult | None = None) -> l
     """A whole look, as the options say.  Raises UsageError before anything is looked at."""
     host = live.look(config, options.host_root, everything=not options.ids)
     try:
-        specs, extra = setup.load_checks(config, options.ids, lost=lost)
+        specs, extra = setup.load_checks(config, options.ids, lost=lost, said=options.said("only"))
     except setup.UsageError:
         host.close()
         raise

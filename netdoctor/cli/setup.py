@@ -158,12 +158,18 @@ def _warn(config: Config, loaded: Loaded) -> None:
 
 
 def load_checks(
-    config: Config, only: tuple[str, ...], *, cluster: bool = False, ran: tuple[str, ...] = (), lost: CheckResult | None = None
+    config: Config,
+    only: tuple[str, ...],
+    *,
+    cluster: bool = False,
+    ran: tuple[str, ...] = (),
+    lost: CheckResult | None = None,
+    said: str = "--only",
 ) -> tuple[tuple[CheckSpec, ...], tuple[CheckResult, ...]]:
     """The checks to run, and results for plugins that were refused or are broken.  Raises UsageError.
 
     `cluster`: other nodes are met.  Where they are not, a check of what they told runs only if `only` names it.  `ran` are
-    the results of a snapshot: of one that no check here gives it is not known what it would say.
+    the results of a snapshot: of one that no check here gives it is not known what it would say.  `said`: by what `only` was.
     """
     from netdoctor import engine
     from netdoctor.causes.results import own_result, result
@@ -172,7 +178,7 @@ def load_checks(
     known = {spec.id for spec in loaded.specs} | {result.id for result in loaded.results} | set(only if lost else ())
     missing = [id for id in only if id not in known]
     if missing:
-        words = f"--only: no check {missing[0]!r}{meant(missing[0], sorted(known)) or '; netdoctor list names them'}"
+        words = f"{said}: no check {missing[0]!r}{meant(missing[0], sorted(known)) or '; netdoctor list names them'}"
         raise UsageError("; ".join([words, *(f"{f.subject}: {f.message}" for r in loaded.results for f in r.findings)]))
     _warn(config, loaded)
     results = loaded.results

@@ -193,6 +193,7 @@ def read_ready(data: Mapping[str, Any]) -> Ready:
         Caller.NCCL if data.get("via") == Caller.NCCL.value else Caller.TORCH,
         _fabric(data.get("fabric")),
         _clock(data.get("clock")),
+        next((one for one in Obstacle if one.value == data.get("obstacle")), None),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from netdoctor.compare.clocks import Clock
 from netdoctor.compare.traits import Family, Traits
 from netdoctor.facts.base import Fact
-from netdoctor.facts.runs import Caller, CommonRun, Control
+from netdoctor.facts.runs import Caller, CommonRun, Control, Obstacle
 from netdoctor.model import Word, record
 
 # The rules between nodes are imported where they are asked for: every look at one node imports this module, none asks them.
@@ -136,6 +136,7 @@ class Ready:
     via: Caller = Caller.TORCH
     fabric: str = ""  # of NVLink that its GPUs share with other nodes: `cluster.fabric.beyond`
     clock: Clock | None = None  # against node 0's; None: not measured
+    obstacle: Obstacle | None = None  # of `cannot`, for code
 
 
 @record

@@ -172,9 +172,9 @@ class ClusterSession:
         ready["clock"] = messages.clock_data(self.member.clock)
         if session is None:
             return {**ready, "cannot": "no Python of the job was found"}
-        answered = session.facts(time.monotonic() + self.member.limits["ready"] - 10.0)
-        if isinstance(answered, Unavailable):
-            return {**ready, "cannot": answered.detail or str(answered)}
+        answered = session.answer(time.monotonic() + self.member.limits["ready"] - 10.0)
+        if isinstance(answered, Reason):
+            return {**ready, **_cannot(answered)}
         told = {Family.NCCL: answered.nccl, Family.TORCH: answered.version if isinstance(answered, TorchFacts) else ""}
         ran = {Trait(family): version for family, version in told.items() if version}
         ready["traits"] = messages.trait_data(replace(own, values={**own.values, **ran}))
@@ -189,7 +189,7 @@ class ClusterSession:
                 return {**ready, "cannot": f"{count(ranks, 'rank')} asked for, and {seen} sees {count(gpus, 'GPU')}"}
             mine = AllReduce("nccl", ranks, "cuda", gpus=tuple(range(ranks)))
             if reason := plan.busy(facts, mine):
-                return {**ready, "cannot": reason.text}
+                return {**ready, **_cannot(reason)}
         return {**ready, "ranks": ranks, "backend": experiment.backend}
 
     def _reduce(self, session: Session, made: Mapping[int, AllReduce]) -> Baseline:
@@ -252,6 +252,10 @@ class ClusterSession:
                     return {}
                 member.changed.wait(0.1)
         return messages.read_meeting(member.received["store"])
+
+
+def _cannot(reason: Reason) -> dict[str, str]:
+    return {"cannot": reason.text, "obstacle": reason.obstacle.value}
 
 
 def _misses(reached: Mapping[int, Miss | None]) -> dict[int, Any]:

@@ -191,6 +191,7 @@ _FIXES: Final = {
     Quantity.NEAREST: _BUS,
     Quantity.GPUS_NEAR: _BUS,
     Quantity.MTU: ("give its interface the MTU of the others", "ip -br link", "rdma link show"),
+    Quantity.PREFIX: ("give its address the netmask of the others'", "ip -4 -br address", "ip route; rdma link show | grep {}"),
     Quantity.PACKET: (
         "give its port the MTU of the others: of the link, and of the partition (mtu= in the subnet manager's partitions.conf)",
         "ibv_devinfo -d {} | grep mtu",

@@ -40,6 +40,7 @@ class Quantity(Enum):
     INTERFACE = ("its interface", "{}", False)
     INTERFACE_SPEED = ("speed of its interface", "{:g} Gb/s", True)
     MTU = ("MTU", "{:g}", True)
+    PREFIX = ("IPv4 network of its interface", "{}", False)
     PACKET = ("MTU of the port", "{:g}", True)
     MODEL = ("model", "{}", False)
     CAPABILITY = ("compute capability", "{}", False)

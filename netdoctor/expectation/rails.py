@@ -276,6 +276,8 @@ def _rail(device: RdmaDevice, pci: Pci, net: Net, number: int) -> Part:
             Quantity.FAMILIES: _families(port),
             **_of_interface(port, net),
         }
+    if number < PLENTY:  # of two that differ nothing says which is wrong
+        has.pop(Quantity.PREFIX, None)
     return Part(device.name, has, f"rails .{_function(device)}")
 
 
@@ -332,11 +334,19 @@ def _of_interface(port: RdmaPort, net: Net) -> dict[Quantity, Value | None | Una
     has: dict[Quantity, Value | None | Unavailable] = {
         Quantity.MTU: link.mtu,
         Quantity.INTERFACE: state,
+        Quantity.PREFIX: _prefix(link),
         **{_QOS[name]: text for name, text in dcb.together(one.qos for one in net.cards(link)).items()},
     }
     if (bond := bonds.of(link, net)) is not None:
         has[Quantity.BOND] = bond.carry
     return {**has, Quantity.INTERFACE_SPEED: gigabits(link)}
+
+
+def _prefix(link: Link) -> str | None:
+    """Of its widest IPv4 network, from which the kernel makes the route to the rail's peers: an address of a service beside it
+    (/32) makes none."""
+    prefixes = [one.prefix for one in link.addresses if one.family == 4 and one.scope == "global"]
+    return f"/{min(prefixes)}" if prefixes else None
 
 
 def gigabits(link: Link) -> float | None | Unavailable:

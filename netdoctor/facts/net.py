@@ -11,7 +11,7 @@ from netdoctor.environment import Role, named
 from netdoctor.facts import dcb
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.job import section
-from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, route
+from netdoctor.facts.peers import Peer, Route, configured, meet, resolve, resolving, root, route
 from netdoctor.host.base import Host, link, mapping, names, read, read_int
 from netdoctor.model import Kind, Unavailable, record, unavailable_in
 
@@ -90,7 +90,7 @@ class Net(Fact):
     hostname_addresses: tuple[str, ...] | Unavailable  # what this node's own name resolves to
     master: Peer | None | Unavailable  # node 0, by MASTER_ADDR or what a launcher has instead; None: no variable names it
     master_port: int | None | Unavailable  # MASTER_PORT
-    peers: tuple[Peer, ...] | Unavailable  # of the configuration
+    peers: tuple[Peer, ...] | Unavailable  # of the configuration, and that of NCCL_COMM_ID
     default_route: Route | None | Unavailable  # None: there is none
 
     @classmethod
@@ -178,7 +178,7 @@ def probe(host: Host) -> Net | Unavailable:
         hostname_addresses=resolve(host, hostname) if isinstance(hostname, str) else Unavailable(Kind.NOT_READ, str(hostname)),
         master=master,
         master_port=master_port,
-        peers=tuple(peers),
+        peers=(*peers, *root(host, mapping(host, "env:"), own)),
         default_route=_default(told),
     )
 

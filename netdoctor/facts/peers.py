@@ -43,6 +43,11 @@ class Peer:
         return lost[0] if lost else True
 
     @property
+    def host(self) -> str:
+        """Its name without a port."""
+        return host_port(self.name)[0]
+
+    @property
     def dead_end(self) -> str:
         """What kind of route leads nowhere, in words behind a sentence; "" where there is none at all."""
         kinds = {one.detail: None for one in self.routes.values() if isinstance(one, Unavailable) and one.detail in NOWHERE}
@@ -62,6 +67,19 @@ def meet(host: Host, people: Iterable[tuple[str, int | None]], own: frozenset[st
     peers = [_peer(name, port, addresses[name], reach, own) for name, port in people]
     host.prefetch(ask for one in peers for ask in _rtt_questions(one))
     return [_connected(host, one) for one in peers]
+
+
+def root(host: Host, variables: Mapping[str, Any] | Unavailable, own: frozenset[str]) -> tuple[Peer, ...]:
+    """Who opens NCCL's communicators, where NCCL_COMM_ID=HOST:PORT says so: of a name NCCL takes the first address, and no
+    other (ncclSocketGetAddrFromString, src/misc/socket.cc).  Without the port: who connects there disturbs a job that runs."""
+    told = None if isinstance(variables, Unavailable) else variables.get("NCCL_COMM_ID")
+    name = host_port(told)[0] if isinstance(told, str) and ":" in told[1:] else ""
+    if not name:
+        return ()
+    every = resolve(host, name)
+    first = every if isinstance(every, Unavailable) else every[:1]
+    peer = _peer(name, None, first, routes_to(host, first or ()), own)
+    return (_connected(host, replace(peer, name=str(told), variable="NCCL_COMM_ID")),)  # MASTER_ADDR may have the bare name
 
 
 def resolving(people: Iterable[str]) -> list[str]:

@@ -192,7 +192,7 @@ class Run:
     output: str = ""  # the end of what the ranks printed, bounded
     notes: tuple[str, ...] = ()  # what was done differently ("no lock: …", "as user alice")
     obstacle: Obstacle | None = None  # of a run that did not start or was not done in time; None: a recording older than this
-    interpreter: str = ""  # the Python taken for the job's, and why this one, where a command had a say in it
+    interpreter: str = ""  # the Python taken for the job's, and why this one, where nobody named it
     via: Caller = Caller.TORCH
 
     @property
@@ -202,7 +202,7 @@ class Run:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What its report must say however it ended: as which user, by which Python, and what was left behind."""
-        python = (f"the job's Python: {self.interpreter}",) if self.interpreter else ()
+        python = (f"taken for the job's Python: {self.interpreter}",) if self.interpreter else ()
         left = ("processes that hang in the kernel were left behind",) if self.abandoned else ()
         return (*self.notes, *python, *left)
 

@@ -34,6 +34,7 @@ _SOCKETS: Final = 4 + 2
 _RAS: Final = 3  # src/ras/ras.cc: a listener and a pipe, before the ring is there
 # NVIDIA/open-gpu-kernel-modules: what a client has is freed with its descriptor of nvidiactl (nv.c, nvidia_close), a space of
 # addresses with that of nvidia-uvm (uvm.c, uvm_release), and a GPU is shut down with the last of its node (nv_close_device).
+# Read there, not counted on a GPU.
 _OF_CUDA: Final = 3
 # rdma-core libibverbs/device.c, verbs_init_context: commands and asynchronous events
 _OF_A_DEVICE: Final = 2
@@ -60,7 +61,11 @@ def hcas_opened(rdma: Rdma, net: Net, environ: Environ, libraries: Libraries) ->
 
 
 def least(environ: Environ, version: Version | Unavailable, hcas: int, *, ranks: int, cuda: bool) -> Least:
-    """Of one of `ranks` processes of the job; without a version what every one takes."""
+    """Of one of `ranks` processes of the job (0: they do not call NCCL); without a version what every one takes.  A job of one
+    rank may make no communicator at all: nothing of NCCL's is certain there.
+    """
+    if ranks == 1:
+        return Least(1, STREAMS + _OF_CUDA * cuda, "a rank has its main thread")
     known = None if isinstance(version, Unavailable) else version
     uds, said = known is not None and known >= _UDS_FROM, environ.get("NCCL_RAS_ENABLE")
     ras = known is not None and known >= RAS_FROM and not isinstance(said, Unavailable) and param(said, 1) == 1

@@ -14,7 +14,7 @@ from netdoctor.facts.libraries import Libraries
 from netdoctor.facts.library_search import Linkage
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import Version
-from netdoctor.facts.net import Link
+from netdoctor.facts.net import Link, Peer
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl.selector import Selector, parse
 
@@ -133,6 +133,15 @@ def comm_id_address(comm_id: str) -> str | Unavailable:
             return Unavailable(Kind.NOT_READ, f"NCCL_COMM_ID names the host {text}")
         return Unavailable(Kind.MALFORMED, f"NCCL_COMM_ID={comm_id!r}")
     return text
+
+
+def resolved(settings: Mapping[str, str], peers: Iterable[Peer]) -> Mapping[str, str]:
+    """The same, with the address of NCCL_COMM_ID's host instead of its name, where that is known."""
+    comm_id = settings.get("NCCL_COMM_ID", "")
+    at = next((ip for one in peers if one.variable == "NCCL_COMM_ID" for ip in one.addresses or ()), None)
+    if at is None or comm_id.startswith("["):
+        return settings
+    return {**settings, "NCCL_COMM_ID": f"{f'[{at}]' if ':' in at else at}:{comm_id.rpartition(':')[2]}"}
 
 
 def versions(nccl: NcclChoice, libraries: Libraries) -> tuple[Version, ...]:

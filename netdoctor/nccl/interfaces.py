@@ -42,6 +42,12 @@ def to_choose(net: Net, *, several: bool) -> str:
     return ", ".join(link.name for link in out or there)
 
 
+def to_set(variable: str, fine: tuple[str, ...]) -> str:
+    """NAME=VALUE for the first of these interfaces; the bare name, to be unset, where there is none."""
+    exact = "=" if variable.startswith("NCCL_") else ""  # NCCL's names are prefixes but behind a `=`; Gloo takes whole ones
+    return f"{variable}={exact}{fine[0]}" if fine else variable
+
+
 def inside_node(net: Net, link: Link) -> bool:
     """A network of containers or a tunnel, by name or kind, unless hardware is part of it (a bridge over a NIC)."""
     if link.kind == "bridge":

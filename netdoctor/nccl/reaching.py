@@ -31,12 +31,12 @@ def unreached(peer: Peer, path: Path | None) -> Unreached | None:
     what = f"{peer.variable}={peer.name}"
     if isinstance(peer.addresses, Unavailable):
         text = f"{what} does not resolve here (yet): {peer.addresses.detail or peer.addresses}"
-        how = f"getent hosts {peer.name}: here, and where it is known; or name its address instead ({peer.variable})"
+        how = f"getent hosts {peer.host}: here, and where it is known; or name its address instead ({peer.variable})"
         return Unreached(text, how, peer.addresses.kind in (Kind.ABSENT, Kind.FAILED), peer.addresses.kind is Kind.TIMED_OUT)
     if peer.routed is False:
         how = f"ip route get {peer.addresses[0]}" if peer.addresses else "ip route"
         return Unreached(f"there is no route to {what}{peer.dead_end}", how, certain=True)
-    how = f"is it up? nc -vz {peer.name} {peer.port or 'PORT'}"
+    how = f"is it up? nc -vz {peer.host} {peer.port or 'PORT'}"
     if isinstance(peer.routed, Unavailable):
         return Unreached(f"the route to {what} could not be read", how)
     if isinstance(peer.rtt_ms, Unavailable) and peer.rtt_ms.kind is Kind.ABSENT:

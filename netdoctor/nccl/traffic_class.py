@@ -111,14 +111,20 @@ def _without_pauses(cards: Sequence[_Card], sent: Sequence[_Sent]) -> Finding | 
         if isinstance(all_of_them, Unavailable):
             text = f"{text}; whether all priorities are paused (ethtool -a) could not be read: {all_of_them}"
         elif all_of_them is False:
-            text = f"{text}; nor are all priorities paused (ethtool -a)"
+            one = (
+                "nor are all priorities paused"
+                if free[0].qos.pause == (False, False)
+                else f"of all priorities {_pausing(free[0])}"
+            )
+            text = f"{text}; {one} (ethtool -a)"
         return Finding(Status.UNKNOWN, text, SUBJECT, how=f"ethtool -a INTERFACE; {_HOW}")
     if (lost := missing(*(card.qos.pauses_all for card in cards))) is not None:
         text = f"whether the cards pause all priorities (ethtool -a) could not be read: {lost}"
         return Finding(Status.UNKNOWN, text, SUBJECT, how="ethtool -a INTERFACE")
     aware = [one.card for one in sent if one.ecn == (True, True)]
-    if whole and (off := [card.name for card in cards if card not in whole and card not in aware]):
-        text = f"{', '.join(off)}: it pauses nothing (ethtool -a), where {whole[0].name} pauses whatever it sends"
+    if whole and (off := [card for card in cards if card not in whole and card not in aware]):
+        alike = [card.name for card in off if card.qos.pause == off[0].qos.pause]
+        text = f"{', '.join(alike)}: {_pausing(off[0])} (ethtool -a), where {whole[0].name} pauses whatever it sends"
         return Finding(Status.UNKNOWN, text, SUBJECT, how="ethtool -a INTERFACE")
     if whole:
         text = f"the cards of {_rails(whole)} pause whatever they send (ethtool -a)"
@@ -127,6 +133,17 @@ def _without_pauses(cards: Sequence[_Card], sent: Sequence[_Sent]) -> Finding | 
         return None
     text = f"what NCCL sends on {_rails(one.card for one in sent)} goes by a priority with ECN, and none is paused (PFC)"
     return Finding(Status.PASS, text, SUBJECT)
+
+
+def _pausing(card: _Card | _Sent) -> str:
+    """What a card that does not do both does with frames that pause whatever is sent."""
+    words = {
+        (False, False): "it pauses nothing",
+        (True, False): "it heeds pauses and sends none",
+        (False, True): "it sends pauses and heeds none",
+    }
+    does = card.qos.pause
+    return words[does] if isinstance(does, tuple) and does in words else "its driver does not say whether it pauses"
 
 
 def _cards(rail: Rail, net: Net, setting: _Setting) -> Iterator[_Card | Unavailable]:

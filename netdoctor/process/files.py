@@ -2,7 +2,8 @@
 
 Onto a regular path: a new file beside it (O_EXCL|O_NOFOLLOW), synced, renamed over it.  In place: a mount point (rename says
 EBUSY; a pod's /dev/termination-log is one), a device, a pipe, or a file in a directory that takes no new files.
-Links are followed only where nobody but this user (or root) could have put them: as in proc(5), fs.protected_symlinks.
+Links are followed only where nobody but this user (or root) could have put them: more strictly than proc(5),
+fs.protected_symlinks.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ def _resolved(path: str) -> Iterator[tuple[int, str]]:
     """(descriptor of the directory, last name), every link on the way, and a link in the last place, judged and followed."""
 
     def judge(folder: int, name: str, link: os.stat_result | None) -> None:
-        if link is not None and (reason := _foreign(folder)):
-            raise ValueError(f"{name} is a symbolic link in a folder that {reason}")
+        if link is not None and (reason := _foreign(folder, link)):
+            raise ValueError(f"{name} is a symbolic link {reason}")
 
     with walk(path, judge) as (folder, name):
         if not name or path.endswith("/"):
@@ -117,14 +118,17 @@ def _resolved(path: str) -> Iterator[tuple[int, str]]:
         yield folder, name
 
 
-def _foreign(folder: int) -> str | None:
-    """Who else could have put a link into this folder."""
+def _foreign(folder: int, link: os.stat_result) -> str | None:
+    """Who else could have put a link there.  As fs.protected_symlinks whose it is: nobody makes a link of another's.  But who
+    may write to its folder can move an old one there.
+    """
+    own = {0, os.geteuid()}
+    if link.st_uid not in own:
+        return f"of uid {link.st_uid}"
     facts = os.fstat(folder)
-    if facts.st_uid not in {0, os.geteuid()}:
-        return f"belongs to uid {facts.st_uid}"
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "others may write to"
-    return None
+    if facts.st_uid not in own:
+        return f"in a folder that belongs to uid {facts.st_uid}"
+    return "in a folder that others may write to" if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
 
 
 def _write(folder: int, name: str, data: bytes, mode: int, *, exact: bool) -> str:

@@ -117,6 +117,11 @@ def defect(error: Exception) -> int:
         return 4
     if os.environ.get("NETDOCTOR_DEBUG"):
         raise error
+    from netdoctor.process.imported import hidden_by
+
+    if hides := hidden_by(error):
+        print(f"netdoctor: {hides}", file=sys.stderr)
+        return 2
     print(f"netdoctor: a defect of netdoctor: {type(error).__name__}: {error}", file=sys.stderr)
     print("netdoctor: set NETDOCTOR_DEBUG=1 for the traceback, and please report it", file=sys.stderr)
     return 1

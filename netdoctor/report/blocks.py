@@ -11,7 +11,7 @@ from netdoctor.facts.runs import WITH_RUN
 from netdoctor.facts.vantage import FROM_JOB
 from netdoctor.model import NODE, CheckResult, Finding, Status, count, plain
 from netdoctor.report.values import MOST_NAMES, WRONG, Row, rows, spoken
-from netdoctor.textsafe import clean, listed
+from netdoctor.textsafe import as_one, clean, listed
 
 _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
 _FEW: Final = 3  # of things that are told with their words
@@ -81,7 +81,7 @@ class Block(NamedTuple):
         whole = any(f.subject == NODE for f in self.findings)
         subjects = [] if whole else list(dict.fromkeys(clean(f.subject) for f in self.findings))
         messages = list(dict.fromkeys(clean(f.message) for f in self.findings))
-        said = messages[0] if len(messages) == 1 else f"{messages[0]}; and {len(messages) - 1} alike"
+        said = as_one(messages) or f"{messages[0]}; and {len(messages) - 1} alike"
         if len(messages) > 1 and (reason := self._reason):
             said = f"{listed(self._lost, _FEW)}: {reason}"
         if len(self.checks) > 1:

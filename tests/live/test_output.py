@@ -116,6 +116,19 @@ def test_root_does_not_follow_a_link_of_somebody_elses(tmp_path: Path) -> None:
     assert inside("true", theirs / "other.json") == "renamed"
 
 
+@pytest.mark.parametrize(("mode", "owner"), [(0o1777, 65534), (0o1777, 0), (0o755, 65534), (0o755, 0)])
+def test_roots_own_link_in_roots_own_folder_is_followed(open_path: Path, mode: int, owner: int) -> None:
+    """No other: /tmp/x -> /etc/shadow, and a link of somebody else's that was moved or given away."""
+    (open_path / "theirs").mkdir()
+    (open_path / "theirs").chmod(mode)
+    (link := open_path / "theirs/x").symlink_to(open_path / "shadow")
+    os.chown(link, owner, owner, follow_symlinks=False)
+    (open_path / "shadow").write_text("root:*")
+    said, ours = inside("true", link), (mode, owner) == (0o755, 0)
+    assert said == "renamed" if ours else "is a symbolic link " in said
+    assert (open_path / "shadow").read_text() == ("new" if ours else "root:*") and link.is_symlink()
+
+
 def test_another_users_file_is_not_replaced(open_path: Path) -> None:
     (open_path / "r").write_text("root's")
     assert inside("true", open_path / "r", user=65534).endswith("(EACCES)")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from netdoctor.__main__ import NEEDED
 from netdoctor.host.trust import trusted
+from netdoctor.process.imported import NEEDED
 from tests.support.namespaces import checkout as copies
 
 ROOT = Path(__file__).parents[2]

@@ -58,6 +58,15 @@ def test_one_device_takes_both(tmp_path: pathlib.Path) -> None:
         ({"NETDOCTOR_FORMAT": "yaml"}, "netdoctor: NETDOCTOR_FORMAT: must be one of"),
         ({"NETDOCTOR_EXIT_STYLE": "x"}, "netdoctor: NETDOCTOR_EXIT_STYLE: must be one of"),
         ({"NETDOCTOR_OUTPUT": "r.csv"}, "netdoctor: NETDOCTOR_OUTPUT: r.csv: no format"),
+        ({"NETDOCTOR_HOST_ROOT": "/nowhere"}, "netdoctor: NETDOCTOR_HOST_ROOT: /nowhere: no such directory"),
+        (
+            {"NETDOCTOR_BRIEF": "1", "NETDOCTOR_FORMAT": "json"},
+            "NETDOCTOR_BRIEF and NETDOCTOR_FORMAT json: one report",
+        ),
+        (
+            {"NETDOCTOR_OUTPUT": "r", "NETDOCTOR_TERMINATION_LOG": "r"},
+            "NETDOCTOR_OUTPUT and NETDOCTOR_TERMINATION_LOG:",
+        ),
         (
             {"NETDOCTOR_EXPECTED_BUSBW_FLOOR": "300"},
             "NETDOCTOR_EXPECTED_BUSBW_FLOOR: must say for which size: 64M=300, in a file {64M: 300}",
@@ -67,6 +76,14 @@ def test_one_device_takes_both(tmp_path: pathlib.Path) -> None:
 def test_a_variable_is_blamed_by_its_name(variables: dict[str, str], says: str) -> None:
     done = called(*CHECKED, **variables)
     assert done.exit_code == 2 and says in done.stderr
+
+
+@pytest.mark.parametrize("only", ["nope", "node.clock nope"])
+def test_a_check_that_is_not_there_is_blamed_on_who_said_it(only: str) -> None:
+    done = called("preflight", "--no-allreduce", "-q", NETDOCTOR_ONLY=only)
+    assert done.exit_code == 2 and "netdoctor: NETDOCTOR_ONLY: no check 'nope'" in done.stderr
+    done = called("preflight", "--no-allreduce", "-q", "--only", "nope", NETDOCTOR_ONLY="node.clock")
+    assert done.exit_code == 2 and "netdoctor: --only: no check 'nope'" in done.stderr
 
 
 def test_a_wrong_token_s_message_is_whole() -> None:

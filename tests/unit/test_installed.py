@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+import netdoctor
+from netdoctor.process import imported
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "import sys; del sys.path[0]; from netdoctor.__main__ import main; main()"]
@@ -85,22 +89,53 @@ def test_a_folder_of_our_name_that_hides_us_is_named(by: str, tmp_path: Path) ->
     assert done.stderr == said
 
 
+def version(*python: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, *python, "-m", "netdoctor", "--version"]
+    return subprocess.run(words, cwd="/", env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "content", "says"),
-    [
-        ("typing", "x = 1", "typing.py hides Python's own typing: take its folder out of PYTHONPATH"),
-        ("typer", "raise ModuleNotFoundError('No module named typer', name='typer')", " has no typer: install netdoctor"),
-    ],
-)
-def test_what_cannot_be_imported_is_one_line(module: str, content: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / f"{module}.py").write_text(content)
+def test_a_dependency_that_is_not_there_is_one_line() -> None:
+    done = version("-S", PYTHONPATH=str(ROOT))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"{sys.executable} has no typer: install netdoctor" in done.stderr
+
+
+HIDES = [
+    ("typing", "x = 1", "hides Python's own typing"),
+    ("typer", "x = 1", "hides the installed typer"),
+    ("typer", "import nothing_of_this_name", "hides the installed typer"),
+    ("json/__init__", "def loads(text): raise AttributeError", "hides Python's own json"),
+    ("yaml", "x = 1", "hides the installed yaml"),
+    ("yaml", "print(", "hides the installed yaml"),
+    ("yaml", "raise RuntimeError('of the job')", "hides the installed yaml"),
+    ("yaml/__init__", "", "hides the installed yaml"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("here", [False, True], ids=["PYTHONPATH", "the working folder"])
+@pytest.mark.parametrize(("module", "content", "says"), HIDES)
+def test_a_file_that_hides_a_module_is_named(module: str, content: str, says: str, here: bool, tmp_path: Path) -> None:
+    """Whether the command line imports it, or a command later: of its own accord none of these is a defect of ours."""
+    (file := tmp_path / "lies" / f"{module}.py").parent.mkdir(parents=True)
+    file.write_text(content)
+    (tmp_path / "lies/c.yaml").write_text("profile: default\n")
+    folder = tmp_path / "lies"
     done = subprocess.run(
-        [sys.executable, "-m", "netdoctor", "--version"],
-        cwd="/",
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        [sys.executable, "-m", "netdoctor", "config", "show", "--config", str(folder / "c.yaml")],
+        cwd=folder if here else "/",
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{'' if here else folder}"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+    mend = "give it another name, or start netdoctor in another folder" if here else "take its folder out of PYTHONPATH"
+    assert done.returncode == 2 and done.stderr.splitlines()[-1] == f"netdoctor: {file} {says}: {mend}", done.stderr
+
+
+def test_an_error_of_ours_is_not_blamed_on_who_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of another environment's site-packages in PYTHONPATH, which work."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(yaml.__file__).parents[1]))
+    assert imported.hidden_by(AttributeError("x", name="x", obj=netdoctor)) == ""
+    assert imported.hidden_by(ImportError("x", name="netdoctor.none")) == ""

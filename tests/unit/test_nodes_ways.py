@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from netdoctor.allreduce.cause import OBSTACLES
+from netdoctor.checks.allreduce_nodes import allreduce_nodes
 from netdoctor.cluster import combine, messages
 from netdoctor.cluster.connectivity import elsewhere, fault_of
 from netdoctor.cluster.member import MeetingError, Member
 from netdoctor.cluster.membership import Given, find
 from netdoctor.cluster.observations import Cluster, Nodes, Ready
-from netdoctor.facts.runs import Caller
+from netdoctor.facts.runs import Caller, Obstacle
 from tests.unit.test_nodes import SRUN
 
 pytestmark = pytest.mark.slow
@@ -95,3 +97,14 @@ def test_a_task_a_node_is_who_looks_and_not_the_ranks() -> None:
 def test_a_master_that_is_none_of_this_host_is_told(host: str, there: bool) -> None:
     """192.0.2.1 is documentation's (RFC 5737), and nothing is sent to it."""
     assert elsewhere(host) is there
+
+
+@pytest.mark.parametrize("node", [0, 2])
+@pytest.mark.parametrize("obstacle", [*Obstacle, None])
+def test_what_a_node_cannot_run_is_mended_there(node: int, obstacle: Obstacle | None) -> None:
+    """By what stands in its way, on this node as on others; one that did not say it (another version) is asked."""
+    told = messages.read_ready({"ranks": 0, "cannot": "why", "obstacle": obstacle and obstacle.value})
+    met = Cluster(Nodes(3, 0, "h0", 29400), hosts={n: f"h{n}" for n in range(3)}, ready={node: told})
+    (found,) = [one for one in allreduce_nodes(met) if "cannot run: why" in one.message]
+    asked = "netdoctor preflight on that node; --python names the job's Python"
+    assert (found.subject, found.how) == (met.subject(node), OBSTACLES[obstacle] if obstacle else asked)

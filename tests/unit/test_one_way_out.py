@@ -348,7 +348,7 @@ def test_another_root_is_not_looked_at_where_the_site_is_locked(
     whole = load.load
     monkeypatch.setattr(load, "load", lambda path=None, **more: whole(path, site=str(tmp_path / "site.yaml"), **more))
     done = CliRunner().invoke(main.app, ["preflight", "--no-allreduce", "-q"], env={"NETDOCTOR_HOST_ROOT": str(tmp_path)})
-    assert done.exit_code == 2 and "--host-root" in done.stderr and "locked" in done.stderr
+    assert done.exit_code == 2 and "netdoctor: NETDOCTOR_HOST_ROOT: " in done.stderr and "locked" in done.stderr
 
 
 @pytest.mark.parametrize("name", DIAGNOSED)

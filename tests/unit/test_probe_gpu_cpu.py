@@ -7,10 +7,12 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import pynvml
 import pytest
 
 from netdoctor.facts import cpu, gpu, kernel, pci
 from netdoctor.host.base import Answer, ReplayHost
+from netdoctor.host.helpers.nvml import why
 from netdoctor.model import Kind, Unavailable, missing
 from tests.unit.test_hardware_probes import answers, healthy, root
 
@@ -217,3 +219,10 @@ def test_who_chose_the_size_is_not_known_without_mounts() -> None:
 def test_the_processor(healthy: dict[str, Answer], text: str, model: object) -> None:
     host = ReplayHost(healthy | {"file:/sys/devices/system/cpu/modalias": f"{text}\n"})
     assert getattr(pci.probe(host), "cpu", None) == model
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_a_gpu_that_nobody_may_use_is_gone(code: int) -> None:
+    """NVML gives no handle of it: what PCI alone shows of it is a fault."""
+    told = why(pynvml, pynvml.NVMLError(code))
+    assert (told["unavailable"], told["code"]) == ("absent", code)

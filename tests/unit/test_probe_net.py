@@ -10,6 +10,7 @@ from netdoctor.facts.job import probe_expected
 from netdoctor.facts.net import Net, probe, probe_ports
 from netdoctor.host.base import RecordingHost, ReplayHost, question
 from netdoctor.model import Kind, Unavailable
+from netdoctor.nccl import reaching
 
 ETH0 = {
     "name": "eth0",
@@ -207,6 +208,35 @@ def test_this_node_is_known_as_master_and_nothing_connects_to_it() -> None:
     net = seen(**{"env:": {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}, **_routes("10.0.0.7", hop("lo", kind="local"))})
     assert net.master and net.master.local is True
     assert net.master.rtt_ms == Unavailable("not read", "it is this node")
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "address"),
+    [
+        ("head:4000", "head", "10.0.0.9"),
+        ("10.0.0.9:4000", "10.0.0.9", "10.0.0.9"),
+        ("[fd00::9]:4000", "fd00::9", "fd00::9"),
+        ("nothing", None, None),
+        (":4000", None, None),
+    ],
+)
+def test_of_nccls_own_root_its_first_address_counts(told: str, name: str | None, address: str | None) -> None:
+    """NCCL tries no other (src/misc/socket.cc: "use the first"); nothing connects to it, for a job may be under way there."""
+    resolved = {question("resolve", name="head"): {"addresses": ["10.0.0.9", "10.0.0.1"]}}
+    net = seen(**{"env:": {"NCCL_COMM_ID": told}, **resolved, **(_routes(address, hop("eth0")) if address else {})})
+    if address is None:
+        assert net.peers == ()
+        return
+    (peer,) = net.peers
+    assert (peer.variable, peer.name, peer.host, peer.addresses) == ("NCCL_COMM_ID", told, name, (address,))
+    assert net.others == (peer,) and peer.rtt_ms == Unavailable("not read", "no port to connect to")
+
+
+def test_nccls_own_root_may_not_resolve() -> None:
+    resolved = {question("resolve", name="head"): {"error": "EAI_NONAME", "detail": ""}}
+    (peer,) = seen(**{"env:": {"NCCL_COMM_ID": "head:4000"}, **resolved}).peers
+    why = reaching.unreached(peer, None)
+    assert why and why.certain and why.how.startswith("getent hosts head:") and "NCCL_COMM_ID=head:4000 does not" in why.text
 
 
 def _routes(ip: str, main: dict[str, Any]) -> dict[str, Any]:

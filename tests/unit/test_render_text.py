@@ -83,6 +83,25 @@ def test_an_inconclusive_report_says_what_to_do_first() -> None:
     assert "first: " not in render(report(check("a.b", Finding(Status.PASS, "right")), one))
 
 
+def test_a_run_that_did_not_come_to_be_is_what_to_do_first() -> None:
+    """Nothing is wrong with the node (an environment whose libraries have too few descriptors): the all-reduce is left."""
+    lost = check("allreduce.run", Finding(Status.UNKNOWN, "the all-reduce did not start", how="ulimit -n 1024"))
+    well = [check("a.right", Finding(Status.PASS, "right")), check("a.other", Finding(Status.UNKNOWN, "no", how="as root"))]
+    run = {"ranks": 2, "backend": "gloo", "device": "cpu", "state": "not started"}
+    assert "first: ulimit -n 1024" in render(replace(report(*well, lost), runs=(run,))).splitlines()
+    assert "first: " not in render(replace(report(*well, lost), runs=({**run, "state": "finished"},)))
+
+
+def test_what_settles_most_comes_first() -> None:
+    """--python for one check, the job's own view for four."""
+    one = check("a.backend", Finding(Status.UNKNOWN, "no torch", how="give --python"))
+    more = [check(f"b.{n}", Finding(Status.UNKNOWN, "not the job's view", how="--vantage job")) for n in "abc"]
+    also = check("c.also", Finding(Status.UNKNOWN, "open", how="see b.a"))
+    assert "first: --vantage job" in render(report(one, *more)).splitlines()
+    assert "first: --vantage job" in render(report(one, more[0], also)).splitlines()
+    assert "first: give --python" in render(report(one, more[0])).splitlines()
+
+
 def test_a_subject_that_begins_the_words_is_not_said_twice() -> None:
     text = render(report(check("allreduce.nodes", Finding(Status.FAIL, "node 0 (master): gone", "node 0"))))
     assert "node 0 (master): gone" in text and "node 0: node 0" not in text

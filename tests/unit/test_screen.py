@@ -12,6 +12,7 @@ from netdoctor.report.html import render as page
 from netdoctor.report.text import render
 from tests.lab import fixtures
 from tests.support.facts.reports import check, report
+from tests.support.machines import composed
 
 LINES = 24 - 2  # the command and the prompt
 
@@ -69,3 +70,13 @@ def test_an_unknown_in_nobody_s_way_says_what_to_do() -> None:
         assert "address: 127.0.1.1" in whole
     asked = replace(one, checks=(replace(one.checks[0], findings=(replace(doubt, blocking=True, check="net.socket_ifname"),)),))
     assert "evidence  address: 127.0.1.1" in render(asked, width=80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variable", "value"), [("NCCL_SOCKET_IFNAME", "ens99"), ("GLOO_SOCKET_IFNAME", "eth99")])
+def test_an_interface_that_is_not_there_is_one_block(variable: str, value: str) -> None:
+    """nccl.environment and net.socket_ifname find it: one cause and one mend."""
+    machine = composed.Composed("cpu-node", {f"host.environment.{variable}": value})
+    text = render(fixtures.report(machine.snapshot()), width=100)
+    assert text.count("FAIL ") == 1 and text.count("     mend ") == 1
+    assert f"export {variable}={'=' * variable.startswith('NCCL')}eth0" in text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from netdoctor.fleet.nodes import safe_name
-from netdoctor.textsafe import clean, line
+from netdoctor.textsafe import as_one, clean, line
 
 NASTY = st.text(alphabet=st.one_of(st.sampled_from("\x1b\x9b\x9d[];m\\\x07\x90P_\u202e\u2028\n\t\r\ud800ab0"), st.characters()))
 
@@ -68,3 +68,22 @@ def test_unsafe_names(name: str) -> None:
 )
 def test_a_line_is_bounded_and_only_text(value: object, shown: str) -> None:
     assert line(value, 10) == shown
+
+
+@pytest.mark.parametrize(
+    ("texts", "one"),
+    [
+        (["/dev/u0 is shut; GPU3 (PIX)", "/dev/u2 is shut; GPU4 (PIX)"], "/dev/u{0,2} is shut; GPU{3,4} (PIX)"),
+        ([f"eth{n}: down" for n in (10, 9, 11)], "eth{9..11}: down"),
+        (["the same", "the same"], "the same"),
+        (["GPU 0 is hot", "GPU 1 is hot"], ""),  # a bare number may be a figure
+        (["80 % of it", "70 % of it"], ""),
+        (["ens1f0 is down", "eno1 is down"], ""),
+        (["mlx5_0 is down", "mlx5_0 is not there"], ""),
+        (["disk00 is full", "disk01 is full"], ""),
+        (["", ""], ""),
+        ([], ""),
+    ],
+)
+def test_texts_that_differ_in_names_alone_are_one(texts: list[str], one: str) -> None:
+    assert as_one(texts) == one

@@ -51,6 +51,7 @@ def why(n: Any, error: Exception) -> dict[str, Any]:
     kinds = {
         n.NVML_ERROR_LIBRARY_NOT_FOUND: "absent",
         n.NVML_ERROR_GPU_IS_LOST: "absent",
+        n.NVML_ERROR_RESET_REQUIRED: "absent",  # nvml.h: "requires a reset before it can be used again"
         n.NVML_ERROR_NO_PERMISSION: "denied",
         n.NVML_ERROR_NOT_SUPPORTED: "unsupported",
         n.NVML_ERROR_FUNCTION_NOT_FOUND: "unsupported",

@@ -90,9 +90,8 @@ def test_of_a_missing_node_the_next_step_is_to_start_it() -> None:
     found = next(iter(judge(allreduce_run, machine() | {Baseline: missing})))
     assert found.message == "no all-reduce was run: node 1: it did not come within 4 s"
     assert found.how is not None and "missing node" in found.how
-    there = "netdoctor preflight there; --python names the job's Python"
-    here = "netdoctor preflight; --python names the job's Python"
-    for kind, how in ((Kind.OTHER_NODES, there), (Kind.THIS_NODE, here), (Kind.FAILED, WITH_RUN)):
+    nodes = "see allreduce.nodes"  # which says what each node lacks
+    for kind, how in ((Kind.OTHER_NODES, nodes), (Kind.THIS_NODE, nodes), (Kind.FAILED, WITH_RUN)):
         found = next(iter(judge(allreduce_run, machine() | {Baseline: Unavailable(kind, missing.detail)})))
         assert found.how == how, "the kind counts, not the words"
 
@@ -119,7 +118,7 @@ def test_the_report_says_which_python_was_tried(state: str) -> None:
     python = "/usr/bin/python3 (python3 on PATH; the command does not tell)"
     given = run(state=state, reason="", notes=("as user ada",), interpreter=python)
     found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
-    assert found.notes == ("as user ada", f"the job's Python: {python}")
+    assert found.notes == ("as user ada", f"taken for the job's Python: {python}")
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "hung", "not started"])

@@ -172,6 +172,8 @@ def test_words_of_pauses_of_all() -> None:
     for pause, words in (
         (None, ""),
         ((False, False), "nor are all priorities paused"),
+        ((True, False), "; of all priorities it heeds pauses and sends none (ethtool -a)"),
+        ((False, True), "; of all priorities it sends pauses and heeds none (ethtool -a)"),
         (LOST, "(ethtool -a) could not be read: "),
     ):
         found = judged(node(pfc=0, ecn=(0, 0), pause=pause), "106")
@@ -180,13 +182,21 @@ def test_words_of_pauses_of_all() -> None:
     assert found and found.message == "the cards of 8 rails pause whatever they send (ethtool -a)"
 
 
-@pytest.mark.parametrize("pause", [None, (False, False)])
-def test_one_that_pauses_nothing_beside_such(pause: Any) -> None:
+@pytest.mark.parametrize(
+    ("pause", "said"),
+    [
+        (None, "its driver does not say whether it pauses"),
+        ((False, False), "it pauses nothing"),
+        ((True, False), "it heeds pauses and sends none"),
+        ((False, True), "it sends pauses and heeds none"),
+    ],
+)
+def test_one_that_pauses_nothing_beside_such(pause: Any, said: str) -> None:
     machine = node(pfc=0, pause=BOTH)
     net = machine[Net]
     links = tuple(replace(one, qos=replace(one.qos, pause=pause)) if one.name == "eth1" else one for one in net.links)
     found = judged(machine | {Net: replace(net, links=links)}, "106")
-    assert found and found.status is Status.UNKNOWN and "mlx5_0: it pauses nothing (ethtool -a), where" in found.message
+    assert found and found.status is Status.UNKNOWN and f"mlx5_0: {said} (ethtool -a), where" in found.message
 
 
 @pytest.mark.parametrize(
