@@ -28,7 +28,7 @@ _MAX_RANK: Final = 1 << 20
 _CHAIN: Final = 16  # exceptions that led to each other
 _BELOW: Final = 6  # lines below an exception that may be of its message
 _WORDS: Final = re.compile(rb"(?: {1,16}|\t{1,4})[\w'\"\[(<*-]")
-_RECORD: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
+_ANOTHERS: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
 _FRAMES: Final = re.compile(rb'Traceback \(most recent call last\):|  File "[^"]{1,400}", line \d')
 _PACKAGE: Final = re.compile(r"(?:(?:site|dist)-packages|\.cache)/([\w.\-]{1,60})")
 _OF_A_FRAME: Final = re.compile(rb"(?<=\))\s+/\S{1,400}:\d{1,7}\s*$")  # the source's path: the function is what tells
@@ -114,7 +114,7 @@ class EventCollector:
             event.count += 1
             spoken = self._accumulator.ordinary.get(at, 0)
             event.outlived += spoken > event.spoken
-            event.last, event.spoken = number, spoken
+            event.last, event.spoken, event.amid = number, spoken, self._accumulator.amid.get(at, 0)
             if 0 <= writer.head.rank < _MAX_RANK:
                 event.ranks.add(writer.head.rank)
             return event
@@ -148,6 +148,7 @@ class EventCollector:
             ranks={writer.head.rank} if 0 <= writer.head.rank < _MAX_RANK else set(),
             spoken=self._accumulator.ordinary.get(at, 0),
             labelled=head.labelled,
+            amid=self._accumulator.amid.get(at, 0),
         )
         events[key] = event
         if pattern.follow:
@@ -183,6 +184,7 @@ class EventCollector:
                 "raiser": _package(raised.deep.rpartition(":")[0]) if raised.deep else "",
                 "program": raised.program,
                 "library": _package(raised.file) if raised.library else "",
+                "below": "a record" if raised.below else "",
                 "caught": "caught" if raised.caught else "",
                 "cause": str(raised.cause or ""),
                 "quoted": str(raised.quoted or ""),
@@ -232,7 +234,7 @@ class EventCollector:
         if not line.startswith(mark) or _FRAMES.search(line):
             return False
         rest = line[len(mark) :]
-        return _WORDS.match(rest) is not None or (at_once and _RECORD.match(rest) is None)
+        return _WORDS.match(rest) is not None or (at_once and _ANOTHERS.match(rest) is None)
 
     def more(self, line: bytes) -> None:
         """A line after an event that may belong to it: kept, and searched for details that are missing."""

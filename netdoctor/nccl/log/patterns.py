@@ -7,6 +7,7 @@ from typing import Final
 
 from netdoctor.nccl.log import (
     framework_patterns,
+    lessened_patterns,
     library_patterns,
     locale_patterns,
     nccl_patterns,
@@ -20,7 +21,7 @@ from netdoctor.nccl.log.pattern import Pattern, alternatives
 
 PATTERNS: Final = (
     *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
-    *shell_patterns.PATTERNS,
+    *(*shell_patterns.PATTERNS, *lessened_patterns.PATTERNS),
     *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS, *locale_patterns.PATTERNS),
 )
 
