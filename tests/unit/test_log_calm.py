@@ -46,3 +46,22 @@ def test_a_full_bar_that_is_drawn_again_is_no_further_work() -> None:
     assert status(f"{bar}{saved}{saved}{bar}\nRunning with torchrun...\n") is Status.PASS
     assert status(f"{bar}{saved}{saved}{bar.replace('1625', '999')}\nRunning with torchrun...\n") is Status.UNKNOWN
     assert status(f"{bar}\nRunning with torchrun...\n") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        ("*** Best metric: 81.2 (epoch 299)", ""),
+        ("2026-06-01 10:02:00 | INFO | fairseq_cli.train | done training in 1234.5 seconds", "not done training"),
+        ("(TaskRunner pid=4) Final validation metrics: {'reward/mean@1': 0.78}", "(TaskRunner pid=4) validating"),
+        ("2026-06-15 17:28:57,662 - INFO - 预训练完成！", "2026-06-15 17:28:57,662 - INFO - 预训练未完成！"),
+        ("学習が完了しました。", "学習が失敗しました。"),
+        ("GPU 1: OK\nAll tests done", "GPU 1: FAULTY\nAll tests done"),
+    ],
+)
+@pytest.mark.parametrize("bar", ["", "(TaskRunner pid=4) Training Progress: 100%|####| 40/40 [5:12:13<00:00, 187.3s/it]\n"])
+def test_a_programs_own_way_to_say_that_it_is_done(said: str, instead: str, bar: str) -> None:
+    """A bar may be drawn full behind it."""
+    work = "".join(f"(TaskRunner pid=4) step {n}/40 loss 2.{n}\n" for n in range(3, 40, 3))
+    assert status(f"{work}{said}\n{bar}") is Status.PASS
+    assert status(f"{work}{instead}\n{bar}") is Status.UNKNOWN

@@ -74,6 +74,7 @@ class CollectedEvent:
     outlived: int = 0  # how often ordinary lines stood between one and the next
     labelled: bool = False  # `rank` and `ranks` are srun's numbers of tasks
     amid: int = 0  # what the program counted up to before the last one
+    nodes: set[str] = field(default_factory=set)  # that pdsh's marks name, of all such lines
 
 
 @dataclass(slots=True)

@@ -44,15 +44,23 @@ _COMPLETED: Final = re.compile(
     + rb".{0,40}?\b(?:(?:is|are|was|were|has|have|been) ){0,2}(?:successfully )?"
     + _DONE
     + _WHEN
-    + rb"|(?:successfully )?(?:finished|completed|done with) "
+    + rb"|(?:successfully )?(?:finished|completed|done(?: with)?) "
     + _WHOLE
     + rb".{0,80}$)",
     re.IGNORECASE,
 )
+# "Pre-training is done", in Chinese, Japanese and Korean; not "before", "not", "failed", "begins", "in part".
+_COMPLETED_ELSEWHERE: Final = re.compile(
+    "(?:^|[\\s:>|\\]])[^\\d\\s]{0,24}(?:训练|微调|评估|测试|推理|任务|运行|处理|导出|转换|生成|実行|学習|処理|評価|학습|훈련|실행|평가)[^\\d]{0,8}"
+    "(?:完成|结束|完毕|完了|終了|成功|완료|종료)[^\\d]{0,8}$"
+)
+_ELSEWHERE_NOT: Final = re.compile("[未没不无失错误开始前后待中部]|等|までに|ない|안|실패|못|전에|시작")
 # The same in a line that shows work itself, as where it tells the last step; and how long all of it took.
 _OF_ALL: Final = re.compile(
     rb"(?:the |this |all )?(?:runs?|jobs?|script|program|(?:pre-?|fine-?)?train\w*|experiment)"
-    rb"(?: (?:is|was|are|were|has|have|been|now))*(?: successfully)? " + _DONE,
+    rb"(?: (?:is|was|are|were|has|have|been|now))*(?: successfully)? "
+    + _DONE
+    + rb"|best metric: [\d.]{1,12} \(epoch \d{1,6}\)$",  # the last of timm's train.py
     re.IGNORECASE,
 )
 _TOOK: Final = re.compile(_WHOLE + rb"(?: \w{1,12})? (?:took|lasted|has taken)\b.{0,20}\d", re.IGNORECASE)
@@ -110,7 +118,7 @@ _DOUBT: Final = re.compile(
     rb"\b(?:but|except|although|however|missing|lost|incomplete\w*|partially|premature\w*|interrupt\w*|un\w*success\w*"
     rb"|unreachable|unrespons\w*|hung|hangs?|hanging|stuck|time[sd]?[ -]?out|timeouts?|diverg\w*|cancell?ed|killed|crash\w*"
     rb"|oom|preempt\w*|evict\w*|absent|stalled|disconnected|mismatch\w*|sig(?:term|kill)|disk full|remaining"
-    rb"|terminated(?! normally)|abort\w*|fail\w*|errors?|\w*exceptions?|excluded|dropped|corrupt\w*"
+    rb"|terminated(?! normally)|abort\w*|fail\w*|errors?|\w*exceptions?|excluded|dropped|corrupt\w*|faulty|unhealthy|degraded"
     rb"|not|never|none|false|nan|inf|empty"
     rb"|no (?:rank|node|worker|test|task|result|output|checkpoint|gpu|process)\w*)(?![\w/])"
     rb"|\bdiffers?\b(?! (?:by|at) (?:less|most)\b)"
@@ -195,11 +203,18 @@ def end(
         if level(said) is Level.WARNED or _NOT_YET.search(_NO_DOUBT.sub(b"", said)) or doubtful(said):
             continue
         words = _words(said)
-        completed = (done and (_COMPLETED.match(words) or _EXIT.match(words))) or (once and took(said))
+        completed = (done and (_COMPLETED.match(words) or _EXIT.match(words) or _in_other_words(said))) or (once and took(said))
         result = rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))
         if completed or result or at == number:
             return at, said
     return None
+
+
+def _in_other_words(line: bytes) -> bool:
+    if line.isascii():
+        return False
+    said = _COMPLETED_ELSEWHERE.search(line.decode("utf-8", "replace").strip())
+    return said is not None and _ELSEWHERE_NOT.search(said[0]) is None
 
 
 def _last(told: Sequence[tuple[int, bytes]]) -> bool:

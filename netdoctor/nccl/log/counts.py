@@ -62,7 +62,7 @@ class Counts:
         found = [(int(one["at"]), int(one["all"])) for one in _COUNT.finditer(line[:_LONGEST])]
         if not found:
             return 0
-        self._left = max(_rest(at, all_) for at, all_ in found)
+        last = found.copy()
         steps = _STEPS.search(line) or _BAR.match(line)
         if steps:
             self.line = line
@@ -71,7 +71,13 @@ class Counts:
         for at, all_ in found:
             if all_ in self._each or len(self._each) < _TOTALS:
                 self._each.setdefault(all_, _Count()).come(at)
+        self._left = max(0 if self._last(at, all_) else _rest(at, all_) for at, all_ in last)
         return max((all_ for _, all_ in found), default=0)
+
+    def _last(self, at: int, all_: int) -> bool:
+        """Whether the next line of that count would be beyond its end."""
+        count = self._each.get(all_)
+        return count is not None and count.lines >= _OFTEN and at + count.stride > all_
 
     def redrawn(self, line: bytes) -> bool:
         """Whether a bar that was full is told again, as tqdm does when it is closed, perhaps behind what came after it."""
@@ -80,6 +86,11 @@ class Counts:
             return False
         again, self._full = bar["all"] == self._full, bar["all"]
         return again
+
+    def filled(self, line: bytes) -> bool:
+        """Whether a line is a bar of the work that is full."""
+        bar = _BAR.match(line)
+        return bar is not None and bar["at"] == bar["all"] and not self.left
 
     def stopped(self) -> None:
         """The program says that it takes no further steps: what was left of them is not to come."""

@@ -129,6 +129,7 @@ class Event:
     ranks: tuple[int, ...] = ()  # that launchers' marks name, of all such lines
     spoken: int = 0  # ordinary lines of the file before the last such line
     outlived: int = 0  # how often ordinary lines stood between one such line and the next
+    nodes: tuple[str, ...] = ()  # hosts that pdsh's marks name, of all such lines
     amid: int = 0  # what the program counted up to before the last such line ("step 40/90": 90); 0: nothing
 
     @property

@@ -14,7 +14,7 @@ from netdoctor.nccl.log.times import minutes
 
 _ILL: Final = re.compile(
     rb"\b(?:errors?|(?-i:[A-Z])\w{1,60}Error|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
-    rb"|corrupt\w*|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
+    rb"|corrupt\w*|faulty|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
     rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9]"
     rb"|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )",  # make's own, in whatever language
     re.IGNORECASE,
@@ -180,10 +180,12 @@ class LastWords:
         """A line that shows work; the number that it counts up to, or 0."""
         if self._counts.redrawn(line):
             return 0
-        self._work, self._work_at = line, number
-        self._lines.clear()
-        self._hinted.clear()
-        return self._counts.feed(line)
+        counted = self._counts.feed(line)
+        if not (counted and self._work and self._counts.filled(line)):  # when it is drawn full says nothing of what came first
+            self._work, self._work_at = line, number
+            self._lines.clear()
+            self._hinted.clear()
+        return counted
 
     def doubtful(self, line: bytes) -> bool:
         """Whether a good word for the end is taken back: by the line itself, or by the program's own count, which most of its

@@ -305,6 +305,7 @@ def _event(accumulator: Accumulator, event: CollectedEvent, launchers: Collectio
         () if agents else tuple(sorted(event.ranks)),
         event.spoken,
         event.outlived,
+        tuple(sorted(event.nodes)),
         event.amid,
     )
 

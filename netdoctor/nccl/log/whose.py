@@ -7,9 +7,9 @@ from typing import Final
 
 _HEAD: Final = 700  # bytes in which a mark stands
 _LONGEST: Final = 300  # of a line that tells of an end
-# mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"; not srun's of a node whose
-# torchrun marks its own processes ("3: [default1]:")
-_MARK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): (?!\[default\d)")
+# mpirun --tag-output "[1,3]<stdout>:", horovodrun "[3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"; not
+# srun's of a node whose torchrun marks its own processes ("3: [default1]:")
+_MARK: Final = re.compile(rb"\[(?:\d{1,6},)?(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): (?!\[default\d)")
 _LABEL: Final = 3  # the group of srun's
 # srun's task is a launcher, or its node, where torch names the rank
 _OWN: Final = re.compile(rb"^ {0,8}\d{1,7}: (?:[\w.\-]{1,253}: |\[default\d{1,4}\]: ?){0,3}\[rank(\d{1,7})\]")
@@ -17,6 +17,7 @@ _OWN: Final = re.compile(rb"^ {0,8}\d{1,7}: (?:[\w.\-]{1,253}: |\[default\d{1,4}
 _BEGINS: Final = re.compile(
     rb"^[\d\-/:.,TZ \[\]]{0,40}\(?[Rr](?:ank|ANK)[ _#:=]{0,2}(\d{1,7})\)?(?::| ?[|>]| - |\]:?)(?! ?\d{1,7}\b)"
 )
+_NODE: Final = re.compile(rb"([a-z][a-z\-]{0,60}\d[a-z\d\-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): ")
 _SPEAKS_OF: Final = re.compile(
     rb"^.{0,60}?\b(?:rank|worker|process|node|pod|replica|child|host)[ _#:\-]{0,2}(?:[a-z]{1,12}-?)?(?P<who>\d{1,6})\b"
     rb"(?! ?(?:/|of\b))",
@@ -37,6 +38,12 @@ def marked(raw: bytes) -> tuple[int, bool]:
 def rank(raw: bytes) -> int:
     """The rank whose line it is, or -1."""
     return marked(raw)[0]
+
+
+def node(line: bytes) -> str:
+    """The host that pdsh marks a line with ("vm-07-14: "); "" where none is."""
+    found = _NODE.match(line)
+    return "" if found is None else found[1].decode("ascii")
 
 
 def spoken_of(line: bytes) -> set[int]:
