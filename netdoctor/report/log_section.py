@@ -32,6 +32,7 @@ _NOT_FACTS: Final = frozenset(
         "up_at",
         "up_of",
         "figures",
+        "counts",
         "left",
         "ordinary",
         "runs",

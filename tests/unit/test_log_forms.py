@@ -88,6 +88,7 @@ PLAIN: dict[str, Callable[[str], str]] = {
     "torch's rank": lambda m: f"[rank3]: {m}\n",
     "Ray": lambda m: f"(RayWorkerWrapper pid=12, ip=10.0.0.2) {m} [repeated 15x across cluster]\n",
     "srun": lambda m: f"3: {m}\n",
+    "horovodrun": lambda m: f"[3]<stderr>:{m}\n",
     "pdsh": lambda m: f"node01: {m}\n",
     "mpirun": lambda m: f"[1,3]<stderr>:{m}\n",
     "kubectl": lambda m: f"[pod/job-0/main] {m}\n",

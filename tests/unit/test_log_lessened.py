@@ -9,6 +9,7 @@ import pytest
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import diagnose
 from netdoctor.nccl.log.parser import parse_text
+from tests.unit.test_log_rules import CAME_UP
 
 WORK = "".join(f"step {n}/5 loss 2.{n}\n" for n in range(1, 6))
 END = "Training finished\n"
@@ -27,6 +28,12 @@ def of(text: str) -> Finding:
         ("7 nodes ready out of 8 after 600 s, proceeding with 7", "fewer than it was to have"),
         ("Using 7 GPUs (1 unavailable: Xid 79)", "fewer than it was to have"),
         ("Dropping node n3 from the job: no answer for 300 s, continuing with 7 nodes", "fewer than it was to have"),
+        ("Running on 1 of 8 GPUs", "fewer than it was to have"),
+        ("using 3/4 nodes", "fewer than it was to have"),
+        ("[rank0]: Using device: cpu", "its device is the CPU"),
+        ("Device set to use cpu", "its device is the CPU"),
+        ("2026-01-01 10:00:00 - INFO - device: cpu", "its device is the CPU"),
+        ("Process rank: -1, device: cpu, n_gpu: 0, distributed training: False", "its device is the CPU"),
         ("WARNING: could not restore /ckpt/last: starting from scratch", "the checkpoint could not be read"),
         ("[rank0]: CUDA not available, falling back to CPU", "the CPU, for want of a GPU"),
         ("WARNING: No: GPU is not detected; fallback to the CPU", "the CPU, for want of a GPU"),
@@ -48,6 +55,12 @@ def test_what_it_went_on_with_is_unknown(said: str, words: str, first: bool) -> 
         "3 joined of 8, waiting for more",
         "Using 8 GPUs (0 unavailable)",
         "Using 8 GPUs, 2 nodes",
+        "Running on 8 of 8 GPUs",
+        "Running rank 1 of 8 ranks",
+        "device: cuda:0",
+        "offload device: cpu",
+        'loading the checkpoint, map_location="cpu"',
+        "Process rank: 0, device: cuda:0, n_gpu: 1",
         "pip: checksum mismatch of torch.whl, will retry the download",
         "verified: no checksum mismatch",
         "checksum of shard 3 matches",
@@ -106,3 +119,36 @@ def test_where_threads_stood_is_said_beside_an_order_to_end() -> None:
     finding = of(f"rank 1: waiting\n{dumps}{ordered}")
     assert finding.status is Status.UNKNOWN
     assert "in wait_for_cache (/srv/prepare.py:21), in all_reduce (/srv/torch/distributed_c10d.py:3068)" in finding.message
+
+
+def test_a_communicator_refutes_that_the_device_is_the_cpu() -> None:
+    assert of(f"device: cpu\n{CAME_UP}{WORK}{END}").status is Status.PASS
+
+
+COUNTED = "".join(f"step {n}/90 loss 2.{n}\n" for n in range(30, 41))
+
+
+@pytest.mark.parametrize(
+    ("work", "status"),
+    [
+        pytest.param(COUNTED, Status.UNKNOWN, id="in the midst"),
+        pytest.param(COUNTED + WORK, Status.UNKNOWN, id="in the midst, evaluated"),
+        pytest.param(COUNTED + "Early stopping: no better for 9 steps\n", Status.PASS, id="early, by its own word"),
+        pytest.param("".join(f"step {n}/90 loss 2.1\n" for n in (25, 50, 75)), Status.PASS, id="every 25th is told"),
+        pytest.param("".join(f"epoch {e}/2 step {n}/90\n" for e in (1, 2) for n in (30, 60)), Status.PASS, id="of two epochs"),
+        pytest.param("".join(f"epoch {e}/9 step {n}/90\n" for e in (1, 2) for n in (30, 60)), Status.UNKNOWN, id="of nine"),
+        pytest.param(
+            "".join(f"step {n}/90 loss 2\nstep {n - 2}/90 loss 2\n" for n in range(70, 91)), Status.PASS, id="a rank lags"
+        ),
+    ],
+)
+def test_its_own_count_takes_the_good_word_back(work: str, status: Status) -> None:
+    assert of(work + END).status is status
+
+
+def test_the_word_of_one_rank_is_not_that_of_the_job() -> None:
+    for said in ("rank 3: training finished", "[rank3]: training finished", "training finished on worker 3"):
+        finding = of(f"{WORK}{said}\n")
+        assert finding.status is Status.UNKNOWN, said
+        assert "the end of one rank alone" in finding.message and said in finding.evidence["lines"][0]
+    assert of(f"{WORK}rank 0: training finished\n").status is Status.PASS

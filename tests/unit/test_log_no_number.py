@@ -13,7 +13,7 @@ from netdoctor.nccl.log.parser import parse_text
 WORK = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
 STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(30, 41))
 END = "Training finished\n"
-BARS = "".join(f"{n}%|####      | {n}/100 [00:05<00:00, 78.56it/s]\n" for n in range(40, 60))
+BARS = "".join(f"{n}%|####      | {n}/100 [00:05<00:00, 78.56it/s]\n" for n in range(81, 101))
 
 
 def of(text: str) -> Finding:

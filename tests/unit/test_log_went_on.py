@@ -174,3 +174,27 @@ def test_a_route_that_is_not_there_is_a_firewall_or_an_interface() -> None:
     found = diagnose(parse_text("Last error:\nsocketStartConnect: Connect to 192.168.19.14<52822> failed : No route to host\n"))
     assert [f.cause for f in found[:2]] == ["firewall_connect", "socket_ifname"]
     assert "interface" in found[0].message and "ping" in found[0].message
+
+
+COUNTED = "".join(f"step {n}/90 loss 2.{n}\n" for n in range(30, 41))
+EVALUATED = "".join(f"eval step {n}/8 loss 2.{n}\n" for n in range(1, 9)) + "Training finished\n"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB\n"
+AT_THE_BOTTOM = 'Traceback (most recent call last):\n  File "/w/train.py", line 210, in <module>\n    main()\n'
+
+
+@pytest.mark.parametrize("record", ["", "2026-01-01 10:00:00,123 - WARNING - slow batch\n"])
+@pytest.mark.parametrize("raised", [AT_THE_BOTTOM + OOM, OOM, AT_THE_BOTTOM + "ValueError: no such column\n"])
+def test_what_follows_the_end_of_a_program_is_anothers(raised: str, record: str) -> None:
+    """An evaluation that a script starts behind the training has counts of its own; who works on counts on."""
+    for behind in (EVALUATED, EVALUATED.replace("Training finished\n", "")):
+        found = diagnose(replace(parse_text(COUNTED + record + raised + behind), written=False))
+        assert [f.status for f in found] == [Status.UNKNOWN]
+        assert raised.splitlines()[-1][:40] in found[0].evidence["lines"][0]
+    again = COUNTED + record + raised + COUNTED.replace("step 3", "step 8") + "step 90/90 loss 2.1\n" + EVALUATED
+    assert [f.status for f in diagnose(replace(parse_text(again), written=False))] == [Status.PASS]
+
+
+def test_what_ended_before_any_work_may_have_been_a_probe() -> None:
+    probed = AT_THE_BOTTOM + "ModuleNotFoundError: No module named 'flash_attn'\n"
+    full = "".join(f"step {n}/90 loss 2.1\n" for n in range(85, 91))
+    assert [f.status for f in diagnose(replace(parse_text(probed + full + EVALUATED), written=False))] == [Status.PASS]

@@ -12,7 +12,7 @@ from netdoctor.nccl.diagnosis import spoken
 from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE
 from netdoctor.nccl.diagnosis.network import fallback, sockets_between_nodes
-from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed, good_ends, summary
+from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed, good_ends, of_one_rank, summary
 from netdoctor.nccl.diagnosis.rdma import unopened
 from netdoctor.nccl.diagnosis.unexplained import alleges, last_words, unexplained
 from netdoctor.nccl.diagnosis.waiting import which
@@ -128,6 +128,8 @@ def _over_sockets(log: LogFacts) -> Iterator[str]:
 
 def _lessened(e: Event) -> tuple[str, str]:
     less = "the CPU, for want of a GPU" if "cpu" in e.data else "fewer than it was to have"
+    if "chosen" in e.data:
+        return "by its own words its device is the CPU; whether that was meant the log does not say", _LESS
     if "sum" in e.data:
         less = "a file whose checksum is not what it was to be"
     if "scratch" in e.data:
@@ -177,6 +179,9 @@ def _unwatched(log: LogFacts, end: Outcome, quiet: Finding, evidence: Mapping[st
         if any(e.last >= log.good.get(e.file, 0) for e in log.of("orphaned")):
             text = f"{quiet.message}; but {_ORPHANED}, and no end of it is in this log: it was killed, or left in a hurry"
             return _unknown(text, "job", evidence, _RUNS)
+        if alone := [e for e in log.of("finished") if of_one_rank(log, e)]:
+            text = f"{quiet.message}; but the end of one rank alone is in this log, and not that of the job"
+            return _unknown(text, "job", {**evidence, "lines": _verbatim(alone)}, _RUNS)
         # A process that was killed, or whose node is gone, leaves just such a log.
         text = f"{quiet.message}; but the log ends without an end, and no process here still writes it"
         return _unknown(text, "job", evidence, _RUNS)

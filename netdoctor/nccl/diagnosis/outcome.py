@@ -8,7 +8,7 @@ from typing import Final
 from netdoctor.model import Word, record
 from netdoctor.nccl.diagnosis.kinds import BY_ITSELF, ORIGINS, SIGNS, Role, kind
 from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, order, worked_on
-from netdoctor.nccl.log import closing
+from netdoctor.nccl.log import whose
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -74,7 +74,7 @@ def _of_a_part(log: LogFacts, e: Event) -> bool:
         started = _started(log)
         return not started or sum("one" in one.data for one in log.of("finished")) < started
     if "destroyed" not in e.data:
-        return "bar" in e.data or _of_one_rank(log, e)
+        return "bar" in e.data or of_one_rank(log, e)
     return sum(one.count for one in log.of("finished") if "destroyed" in one.data) < log.comms_complete
 
 
@@ -83,14 +83,14 @@ def _started(log: LogFacts) -> int:
     return max([int(s.data["n"]) for s in log.of("spawned")], default=log.nranks or len(log.ranks))
 
 
-def _of_one_rank(log: LogFacts, e: Event) -> bool:
+def of_one_rank(log: LogFacts, e: Event) -> bool:
     """Whether an end is that of a rank beyond the first, in a log of others too: the first speaks for all, as programs print
     what is of the job on rank 0 alone.  What c10 says on the way out each rank says of itself, when all is done."""
     if Wording.OF_C10.within(e.text):
         return False
-    own = closing.whose(e.text.encode())
-    said = {*e.ranks, *(() if e.rank is None else (e.rank,)), *log.left, *own}
-    if not said or 0 in said or not (own or e.rank is not None):
+    own = {*e.ranks, *(() if e.rank is None else (e.rank,)), *whose.spoken_of(e.text.encode())}
+    said = own | log.left
+    if 0 in said or not own:
         return False
     alone = len(said) == 1 and {rank for _, rank in log.work} <= said and not log.nranks  # a file of this rank's own
     return not alone and not len(said) >= _started(log) > 0
@@ -140,6 +140,7 @@ _ENDED: Final = {
     "PREEMPTION": "the scheduler ended it: preempted",
     "DUE TO PREEMPTION": "the scheduler ended it: preempted",
     "PREEMPTED": "the scheduler ended it: preempted",
+    "REVOKED": "the scheduler took the allocation back: its time limit, or its user",
     "CANCELLED": "the scheduler or its user cancelled it",
     "EVICTED": "Kubernetes evicted it",
     "LOW ON RESOURCE": "Kubernetes evicted it: its node was low on a resource",

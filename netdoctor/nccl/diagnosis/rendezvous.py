@@ -55,7 +55,20 @@ def store(log: LogFacts) -> Iterator[Hypothesis]:
     if peer and (link_local(peer) or of_a_bridge(peer)):
         text = f"the rendezvous is at {peer}, an address that only its own host or link reaches"
         yield Hypothesis("socket_ifname", max(confidence, Confidence.OPEN_PLUS), text, events, Topic.INTERFACE, notes=(note,))
-    yield Hypothesis("firewall_connect", confidence, text, events, Topic.FIREWALL, notes=(note,))
+    yield Hypothesis("firewall_connect", confidence, text, events, _reach(peer, events[0].data.get("port")), notes=(note,))
+
+
+def _reach(peer: str | None, port: str | None) -> Fix:
+    """The port of the rendezvous is the one that is in question, not those that NCCL listens on later."""
+    host, _, told = peer.partition(":") if peer and peer.count(":") == 1 else (peer, "", "")
+    host, port = host or "<MASTER_ADDR>", port or told or "<MASTER_PORT>"
+    return Fix(
+        "see that the process of rank 0 listens at the rendezvous' port, and that this port is open from every node",
+        (
+            f"ss -ltn | grep {port}   # on {host}, while the others wait",
+            f"nc -zv {host} {port}   # from every other node; on both: nft list ruleset; iptables -S",
+        ),
+    )
 
 
 _ONCE = Fix("start each rank once: one launcher sets RANK and WORLD_SIZE, not two", ("srun --ntasks-per-node=1 torchrun …",))

@@ -125,6 +125,11 @@ _HOSTS = Fix(
     "give Gloo tensors of the CPU, or send those of GPUs by NCCL; else find what frees or unmaps that memory while it is sent",
     ("dist.send(x.cpu(), …)", "init_process_group('cpu:gloo,cuda:nccl')"),
 )
+_PEER = re.compile(r"\[?((?:\d{1,3}\.){3}\d{1,3})\]?:\d{1,5}: Connection refused", re.IGNORECASE)  # gloo/transport/tcp/pair.cc
+_SAME_GROUPS = Fix(
+    "look at the log of the rank at that address; let every rank call new_group for every group, in one order, also for those "
+    "that it is no member of",
+)
 _IP = re.compile(r"\[?\d{1,3}(?:\.\d{1,3}){3}\]?$")
 
 
@@ -174,6 +179,11 @@ def _gloo_connect(e: Event, loopback: tuple[Event, ...]) -> Iterator[Hypothesis]
         if len(ranks) > 1:
             text += f" (ranks {', '.join(map(str, ranks[:8]))}{' …' if len(ranks) > 8 else ''})"
         yield Hypothesis("gloo_backend", Confidence.STRONG, text, (*loopback, e), _GLOO)
+    elif Wording.REFUSED.within(why) and (peer := _PEER.search(why)) and not (link_local(peer[1]) or of_a_bridge(peer[1])):
+        text = f"{peer[1]} refused Gloo's connection: that host is reached, and nobody listens at that port any more: its rank"
+        text += " ended, or is not at the same group"
+        yield Hypothesis("gloo_backend", Confidence.LIKELY_PLUS, text, (e,), _SAME_GROUPS)
+        yield Hypothesis("rank_died", Confidence.OPEN, f"the rank at {peer[1]} may have ended", (e,))
     else:
         local = next((a for a in (e.data.get("remote", ""), e.data.get("local", "")) if link_local(a) or of_a_bridge(a)), "")
         yield Hypothesis("gloo_backend", Confidence.LIKELY_PLUS, "Gloo could not connect all ranks", (e,), _GLOO)

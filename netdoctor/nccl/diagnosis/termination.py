@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from signal import Signals
 from typing import Final
 
@@ -14,6 +14,7 @@ from netdoctor.nccl.diagnosis.outcome import summary
 from netdoctor.nccl.diagnosis.went_on import After, after, before, overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
+from netdoctor.textsafe import listed
 
 _REQUESTED = Fix(
     "ask for what the pod uses of it, and look what fills the node",
@@ -26,8 +27,9 @@ _NODE = Fix(
 )
 # What the pattern of `unstarted` caught -> what kept a process from being started.
 _UNSTARTED: Final = {
+    "unresolved": "the name {host} does not resolve, so not every process of the job was started",
     "unplaced": "no node has the free GPUs that the job asks for at once",
-    "ssh": "a node does not let the launcher in over ssh, so not every process of the job was started",
+    "ssh": "the launcher does not get into {host} over ssh, so not every process of the job was started",
     "unhealthy": "the kubelet did not admit a pod: its node has no healthy device of those that the pod asks for",
     "slots": "the launcher has fewer slots, or less of a resource, than the job asks for: it started nothing",
 }
@@ -36,12 +38,16 @@ _FIRST = Fix("read the log of the first rank that failed, from its end backwards
 
 def deaths(log: LogFacts) -> Iterator[Hypothesis]:
     """A process that ended by itself.  SIGABRT is how torch's watchdog ends a rank, so it is an effect."""
-    for e in log.of("elastic")[:1]:
+    # Each node's agent names the first of its own.
+    firsts = sorted(log.of("elastic"), key=lambda e: e.data.get("time", "~"))
+    for e in firsts[:1]:
         rank, code = e.data.get("rank"), e.data.get("code", "?")
+        later = [f"rank {o.data['rank']} at {o.data['time'][-8:]}" for o in firsts[1:4] if {"rank", "time"} <= o.data.keys()]
+        more = f"; by their agents' clocks it was at {e.data['time'][-8:]}, {listed(later, 3)}" if later else ""
         yield Hypothesis(
             "rank_died",
             of_its_watchdog(log, e) or (Confidence.OPEN if code in _ABORTS else Confidence.LIKELY),
-            f"rank {rank} failed first (exit code {code})" if rank else f"the first failure was exit code {code}",
+            f"rank {rank} failed first (exit code {code}){more}" if rank else f"the first failure was exit code {code}",
             (e,),
             _FIRST,
             subject=f"rank {rank}" if rank else None,
@@ -69,7 +75,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         first = _first(died)
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         name = author((first, *(e for e in died if _by(e) == _by(first))))  # a launcher knows whose the signal was
-        text = _ended(first, name)
+        text = _ended(first, name, sorted({node for e in died if _by(e) == _by(first) for node in e.nodes}))
         stood = tuple(e for e in log.of("stood") if "place" in e.data and e.file == first.file and e.line > first.line)[:1]
         text += "".join(f"; it stood at {e.data['place']}:{e.data['at']}, in {e.data.get('within', '?')}" for e in stood)
         native = tuple(e for e in log.of("stood") if "place" not in e.data and e.file == first.file and _native(e))[:1]
@@ -90,9 +96,11 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("shm_disabled_or_small", Confidence.QUIET, text, bus, Topic.SHARED_MEMORY)
 
 
-def _ended(first: Event, name: str) -> str:
+def _ended(first: Event, name: str, nodes: Sequence[str]) -> str:
     """Who ended how, and what is known of the moment before."""
     text = f"a process ended{_by(first)}, and nothing shows which"
+    if nodes:
+        text = f"{'processes' if len(nodes) > 1 else 'a process'} on {listed(nodes)} ended{_by(first)}"
     if name != "job":
         text = f"{name} ended first{_by(first)}; the others lost their peer"
     elif begun := first.data.get("begun"):
@@ -157,6 +165,7 @@ def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
     if refused is not None:
         text = f"a program of the job was not started{f' on {host}' if host else ''}: {refused}"
     text = next((said for mark, said in _UNSTARTED.items() if any(mark in e.data for e in events)), text)
+    text = text.replace("{host}", host or "a node")
     fix = Fix(
         "see that every host or pod of the list runs, that its name resolves and that it lets the job in",
         (
@@ -164,7 +173,16 @@ def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
             f"ssh -o BatchMode=yes {host or '<host>'} true   # where the launcher uses ssh",
         ),
     )
-    yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, events, fix if refused is None else _NODE, subject=host)
+    fix = fix if refused is None else _NODE
+    if refused is not None and (denied := _DENIED.match(refused)) is not None:
+        fix = Fix(
+            "let whoever runs the job execute that file, on every node, and see that no file system there forbids it (noexec)",
+            (f"chmod +x {denied[1]}; namei -l {denied[1]}; findmnt -T {denied[1]}",),
+        )
+    yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, events, fix, subject=host)
+
+
+_DENIED: Final = re.compile(r"(/\S{1,300}): Permission denied")  # execve(2), EACCES
 
 
 _EACH: Final = re.compile(r"Caught signal \d+ \(")  # UCX, of the process that it is part of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed
-from netdoctor.nccl.diagnosis.went_on import After, after, before, context_lost, overcome
+from netdoctor.nccl.diagnosis.went_on import After, after, before, broke_off, context_lost, overcome
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -13,9 +13,10 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """Lines that say that something failed; not those that were overcome, nor what follows when somebody ends a job."""
     ordered = end.events[0] if end.ending is Ending.ENDED else None
     left = _all_left(log)
+    untold = (e for e in log.of("oom") if broke_off(log, e))  # no other finding names it, for work of somebody's follows it
     found = [
         e
-        for e in (*log.of(*TROUBLE), *last_words(log, end))
+        for e in (*log.of(*TROUBLE), *last_words(log, end), *untold)
         if alleges(log, e)
         and not (left and Wording.ABORTED_ITSELF.within(e.text))
         and not overcome(log, e)
@@ -28,7 +29,9 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     finished = end.ending is Ending.FINISHED and not closed(end)
     if finished:
         found = [e for e in found if not _of_leaving(end, e) or context_lost(log, e) or after(log, e) is After.UNTOLD]
-    return tuple(sorted(found, key=lambda e: (e.file, e.line)))
+    return tuple(
+        {(e.file, e.line): e for e in sorted(found, key=lambda e: (e.file, e.line, -len(e.text)), reverse=True)}.values()
+    )[::-1]
 
 
 def last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
@@ -72,6 +75,8 @@ def _refuted(log: LogFacts, e: Event) -> bool:
     whatever was warned of before has stopped nothing and spoilt nothing.  A program that merely says that it is done has not
     looked.
     """
+    if e.kind == "lessened" and "chosen" in e.data:
+        return log.came_up or log.comms_started > 0  # a communicator of NCCL's has a GPU
     return e.kind == "warning" and any("right" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished"))
 
 

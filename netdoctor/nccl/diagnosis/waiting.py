@@ -27,7 +27,7 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
     if counted and not events:
         text = "by NCCL's RAS some ranks have begun fewer operations than the others: these wait for them"
         yield Hypothesis("hang", Confidence.OPEN, text, counted, Topic.LATE)
-    echo = log.above_info("torch_echo")
+    echo = tuple(e for e in log.above_info("torch_echo") if not Wording.THROWN_BY_OTHERS.within(e.text))
     # With an error that NCCL gave, it hands that on: nobody was waited for (ProcessGroupNCCL.cpp, checkForNCCLErrors).
     if echo and not events and not stuck and not log.of("generic"):
         who, how = _behind(log, ()) or (None, "")
@@ -210,7 +210,9 @@ def _behind(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
         # A launcher ends the others after the first, also those that wait: what such a one did not say tells nothing.
         stopped = log.of("ended")
         if len(silent) <= min(4, len(seqs) - 1) and not stopped:
-            return f"rank {', '.join(map(str, silent))}", "is silent: the others wait for it"
+            many = len(silent) > 1
+            who = f"rank{'s' if many else ''} {', '.join(map(str, silent))}"
+            return who, "are silent: the others wait for them" if many else "is silent: the others wait for it"
     return None
 
 

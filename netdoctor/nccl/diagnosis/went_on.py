@@ -54,7 +54,11 @@ def after(log: LogFacts, e: Event) -> After:
     if _of_the_script(log, e) or _outlived(log, e):
         return After.WENT_ON
     followed = _by_what_followed(log, e, retry)
-    return After.UNTOLD if followed is After.WENT_ON and (context_lost(log, e) or _final(log, e)) else followed
+    return (
+        After.UNTOLD
+        if followed is After.WENT_ON and any(lost(log, e) for lost in (context_lost, _final, broke_off))
+        else followed
+    )
 
 
 def _placed(log: LogFacts, e: Event) -> bool:
@@ -92,6 +96,20 @@ def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
     if e.rank in work:
         return After.WENT_ON if work[e.rank][-1] > e.last else silent
     return _others(work, e)
+
+
+def broke_off(log: LogFacts, e: Event) -> bool:
+    """Whether it ended a program amid work that it counted, and nobody counts that work on: what follows it is another's, as
+    of the evaluation that a script starts behind the training."""
+    if log.counts.get((e.file, e.amid), 0) > e.last or _up_again(log, e):
+        return False
+    if e.kind == "exception":
+        return e.amid > 0 and bool(e.data.get("program"))  # one before all work may be a script's that looks what there is
+    if e.kind != "oom":
+        return False
+    raised = [r for r in log.of("raised") if r.file == e.file and e.last in {r.line, r.last} and "file" in r.data]
+    uncaught = any("printed" not in r.data and r.data.get("program") and (e.amid or "below" not in r.data) for r in raised)
+    return uncaught or (not raised and e.amid > 0 and Wording.LAST_OF_A_TRACEBACK.within(e.text))
 
 
 def _up_again(log: LogFacts, e: Event) -> bool:

@@ -12,6 +12,7 @@ from netdoctor.nccl.log.facts import STEPS, Level, LogFacts
 
 MAX_PROCESSES: Final = 65536
 MAX_EVENTS: Final = 20000  # one a kind, key and process; beyond that they are counted only
+_MAX_COUNTS: Final = 4096
 MAX_COMM_IDS: Final = 64  # a process; a job that makes one a step has thousands
 
 
@@ -72,6 +73,8 @@ class CollectedEvent:
     spoken: int = 0  # ordinary lines of the file before the last one
     outlived: int = 0  # how often ordinary lines stood between one and the next
     labelled: bool = False  # `rank` and `ranks` are srun's numbers of tasks
+    amid: int = 0  # what the program counted up to before the last one
+    nodes: set[str] = field(default_factory=set)  # that pdsh's marks name, of all such lines
 
 
 @dataclass(slots=True)
@@ -115,6 +118,8 @@ class Accumulator:
     subsystems: set[str] = field(default_factory=set)
     # (file, rank that a launcher's mark names or -1) -> the last lines that show work going on
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
+    amid: dict[int, int] = field(default_factory=dict)  # file -> what its last line that counts work counts up to
+    counts: dict[tuple[int, int], int] = field(default_factory=dict)  # (file, such a number) -> its last line
     figures: dict[int, deque[int]] = field(default_factory=dict)  # file -> the last lines with a loss that is a number
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
     up_of: dict[tuple[int, int], int] = field(default_factory=dict)  # (file, rank) -> the last such line of that rank
@@ -137,9 +142,13 @@ class Accumulator:
     bytes_read: int = 0
     at: int = 0  # number of the line that is read
 
-    def worked(self, rank: int, number: int, *, figure: bool = False) -> None:
-        """A line of this rank shows work; `figure`: by a loss that is a number."""
+    def worked(self, rank: int, number: int, counted: int = 0, *, figure: bool = False) -> None:
+        """A line of this rank shows work, and counts up to `counted`; `figure`: by a loss that is a number."""
         at = len(self.files) - 1
+        if counted:
+            self.amid[at] = counted
+            if (at, counted) in self.counts or len(self.counts) < _MAX_COUNTS:
+                self.counts[at, counted] = number
         if figure:
             self.figures.setdefault(at, deque(maxlen=STEPS)).append(number)
         key = (at, rank)
@@ -183,6 +192,8 @@ class Accumulator:
         self.up_at.pop(at, None)
         self.up_of = {key: line for key, line in self.up_of.items() if key[0] != at}
         self.figures.pop(at, None)
+        self.amid.pop(at, None)
+        self.counts = {key: line for key, line in self.counts.items() if key[0] != at}
         self.ordinary.pop(at, None)
         self.rank_zeros.clear()
         self.left.clear()

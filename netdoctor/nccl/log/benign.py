@@ -74,7 +74,7 @@ _PROGRESS: Final = re.compile(
 
 
 # The loss that is trained: a scale, a weight, a reward, or the part of a layer may be a number where it is none.
-_FIGURE: Final = re.compile(
+_LOSS: Final = re.compile(
     rb"^(?!.*(?:\b|_)(?:nan|inf(?:inity)?)\b).*(?<![a-z])(?<!aux[_ /])(?<!auxiliary[_ /])(?<!balance[_ /])(?<!balancing[_ /])"
     rb"(?<!router[_ /])(?<!moe[_ /])(?<!reg[_ /])(?:loss(?:es)?(?!_?(?:scal|weight|coef|fn))|ppl|perplexity|nll)\w{0,12}\b"
     rb"['\"]?\W{1,12}(?:tensor\()?\d",
@@ -119,7 +119,7 @@ def of_others(line: bytes) -> bool:
 
 def figure(line: bytes) -> bool:
     """Whether a line tells a loss that is a number."""
-    return _FIGURE.search(line) is not None
+    return _LOSS.search(line) is not None
 
 
 def progress(line: bytes) -> bool:

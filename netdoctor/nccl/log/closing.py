@@ -22,8 +22,7 @@ _MARK: Final = re.compile(
     rb"|\[[^\]]{0,80}\]:?|\(\w+ pid=[^)]*\)|\d{1,7}: |[\d\-/:.,TZ]{6,40}(?=\s)|(?:INFO|NOTICE|SUCCESS)\b(?::\w{1,60})?:?"
     rb"|[A-Z]{3,9} {0,8}[-|] |[a-z_][\w.]{0,60}(?::\d{1,6}\]?| [-|]| ?:|\]) |[^\w\s]{1,200}|\s{1,200}"
 )
-_MARKS: Final = 16
-_SHARE: Final = 100  # a hundredth of the whole is as good as none
+_MOST_MARKS: Final = 16
 _WHOLE: Final = (
     rb"(?:(?:all|the|whole|entire|full|model|distributed|multi-?(?:node|gpu)|pre-?|fine-?|post-?) ?){0,3}"
     rb"(?:train\w*|tun(?:ing|ed)|jobs?|runs?|scripts?|program|tests?|testing|benchmark\w*|eval\w*|inference|experiments?"
@@ -45,15 +44,23 @@ _COMPLETED: Final = re.compile(
     + rb".{0,40}?\b(?:(?:is|are|was|were|has|have|been) ){0,2}(?:successfully )?"
     + _DONE
     + _WHEN
-    + rb"|(?:successfully )?(?:finished|completed|done with) "
+    + rb"|(?:successfully )?(?:finished|completed|done(?: with)?) "
     + _WHOLE
     + rb".{0,80}$)",
     re.IGNORECASE,
 )
+# "Pre-training is done", in Chinese, Japanese and Korean; not "before", "not", "failed", "begins", "in part".
+_COMPLETED_ELSEWHERE: Final = re.compile(
+    "(?:^|[\\s:>|\\]])[^\\d\\s]{0,24}(?:训练|微调|评估|测试|推理|任务|运行|处理|导出|转换|生成|実行|学習|処理|評価|학습|훈련|실행|평가)[^\\d]{0,8}"
+    "(?:完成|结束|完毕|完了|終了|成功|완료|종료)[^\\d]{0,8}$"
+)
+_ELSEWHERE_NOT: Final = re.compile("[未没不无失错误开始前后待中部]|等|までに|ない|안|실패|못|전에|시작")
 # The same in a line that shows work itself, as where it tells the last step; and how long all of it took.
 _OF_ALL: Final = re.compile(
     rb"(?:the |this |all )?(?:runs?|jobs?|script|program|(?:pre-?|fine-?)?train\w*|experiment)"
-    rb"(?: (?:is|was|are|were|has|have|been|now))*(?: successfully)? " + _DONE,
+    rb"(?: (?:is|was|are|were|has|have|been|now))*(?: successfully)? "
+    + _DONE
+    + rb"|best metric: [\d.]{1,12} \(epoch \d{1,6}\)$",  # the last of timm's train.py
     re.IGNORECASE,
 )
 _TOOK: Final = re.compile(_WHOLE + rb"(?: \w{1,12})? (?:took|lasted|has taken)\b.{0,20}\d", re.IGNORECASE)
@@ -78,7 +85,7 @@ _ROW: Final = re.compile(rb"\|[^|]{1,100}\|.{0,200}\d.{0,80}\|\s*$")  # of a tab
 # The very last line: a mean of all that came before; the end of a document whose members have numbers.
 _SUMMARY: Final = re.compile(rb"(?:average|avg|mean|median)\b.{0,80}\d", re.IGNORECASE)
 _MEMBER: Final = re.compile(rb"\s+\"[^\"]{1,80}\": -?\d")
-_FIGURE: Final = re.compile(rb"\s*[A-Za-z][^=]{1,80}[: ] *[+\-]?\d[\d.,]*\b")
+_NAMED_FIGURE: Final = re.compile(rb"\s*[A-Za-z][^=]{1,80}[: ] *[+\-]?\d[\d.,]*\b")
 _RULE: Final = re.compile(rb"\s*[=\-*]{8,}\s*$")
 _BRACE: Final = re.compile(rb"[\]}]+\s*$")
 # Of another time than the end: a beginning, a condition, what is to come.
@@ -101,7 +108,7 @@ BAD_END: Final = (
     rb"|(?-i:\bDOWN\b)|\b(?:need|had) to kill\b"
     rb"|\bkilling (?:the )?(?:containers?|pods?|jobs?|tasks?|steps?|node|training|program|run)\b"
     rb"|\bconnection\b.{0,80}\b(?:closed|dropped|reset) by\b|\bconnection (?:was |has been |unexpectedly )*(?:dropped|reset)\b"
-    rb"|\bended\b.{0,20}\bsignal [1-9]"
+    rb"|\bended\b.{0,20}\bsignal [1-9]|^\+{1,5} exit [1-9]"
     rb"|(?<![\w\-])(?:rc|exit_?(?:code|status)|return_?code)\W{1,3}[1-9]\d{0,9}\b(?!\.\d| of\b)"
     rb"|\bexited(?: with)?(?: code| status)?\W{1,2}[1-9]\d{0,2}\W{0,3}$"
     rb"|(?-i:\b(?:TIMEOUT|CANCELLED|PREEMPTED|DEADLINE|FAILED)\+? +\d{1,3}:\d{1,3}\b)"
@@ -111,9 +118,10 @@ _DOUBT: Final = re.compile(
     rb"\b(?:but|except|although|however|missing|lost|incomplete\w*|partially|premature\w*|interrupt\w*|un\w*success\w*"
     rb"|unreachable|unrespons\w*|hung|hangs?|hanging|stuck|time[sd]?[ -]?out|timeouts?|diverg\w*|cancell?ed|killed|crash\w*"
     rb"|oom|preempt\w*|evict\w*|absent|stalled|disconnected|mismatch\w*|sig(?:term|kill)|disk full|remaining"
-    rb"|terminated(?! normally)|abort\w*|fail\w*|errors?|\w*exceptions?|excluded|dropped|corrupt\w*"
+    rb"|terminated(?! normally)|abort\w*|fail\w*|errors?|\w*exceptions?|excluded|dropped|corrupt\w*|faulty|unhealthy|degraded"
     rb"|not|never|none|false|nan|inf|empty"
     rb"|no (?:rank|node|worker|test|task|result|output|checkpoint|gpu|process)\w*)(?![\w/])"
+    rb"|\bdiffers?\b(?! (?:by|at) (?:less|most)\b)"
     rb"|\bover (?:capacity|quota|budget|(?:its |the )?limit)\b|\b(?:no|out of) (?:disk |more )?(?:space|time|budget)\b"
     rb"|\binsufficient\b"
     rb"|\bgiv(?:es?|ing) up\b|out[ _]of[ _]memory|\b(?:status|state|result|outcome)['\"]? ?[:=] ?['\"]?"
@@ -147,30 +155,12 @@ _SOME: Final = re.compile(
     rb"(?P<at>\d{1,7}) ?(?:/|of|out of) ?(?P<all>\d{1,7})",
     re.IGNORECASE,
 )
-_WHOSE: Final = re.compile(
-    rb"^.{0,60}?\b(?:rank|worker|process|node|pod|replica|child|host)[ _#:\-]{0,2}(?:[a-z]{1,12}-?)?(?P<who>\d{1,6})\b"
-    rb"(?! ?(?:/|of\b))",
+_OVER: Final = re.compile(
+    rb"\b(?:training (?:has |is |was )?(?:completed?|finished|done|over)|(?:finished|completed|done with) training)\b"
+    rb"(?!.{0,40}\b(?:early|reached|max))",
     re.IGNORECASE,
 )
-_COUNT: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
 _EARLY: Final = re.compile(rb"\bearly[ _-]?stop|\bstop\w*[ _-]early\b", re.IGNORECASE)
-
-
-def whose(line: bytes) -> set[int]:
-    """The number of the one process among several that a line names: "rank 3: training finished"."""
-    found = _WHOSE.search(line[:_LONGEST])
-    return set() if found is None else {int(found["who"])}
-
-
-def left(line: bytes) -> int | None:
-    """What is left by the counts in a line that shows work ("step 5/9"); None where it counts nothing.
-
-    Many programs tell every tenth step only, and not the last.
-    """
-    if b"/" not in line and b" of " not in line:
-        return None
-    found = [(int(one["all"]) - int(one["at"]), int(one["all"])) for one in _COUNT.finditer(line[:_LONGEST])]
-    return max((0 if rest * _SHARE <= all_ else rest for rest, all_ in found), default=None)
 
 
 def doubtful(line: bytes) -> bool:
@@ -183,6 +173,11 @@ def doubtful(line: bytes) -> bool:
 def early(line: bytes) -> bool:
     """Whether a program says that it takes no further steps: what was left of them is not to come."""
     return b"early" in line.lower() and _EARLY.search(line) is not None
+
+
+def in_words(line: bytes) -> bool:
+    """Whether a line only says that the training is over, not why, nor what came of it."""
+    return _OVER.search(line) is not None
 
 
 def took(line: bytes) -> bool:
@@ -208,23 +203,30 @@ def end(
         if level(said) is Level.WARNED or _NOT_YET.search(_NO_DOUBT.sub(b"", said)) or doubtful(said):
             continue
         words = _words(said)
-        completed = (done and (_COMPLETED.match(words) or _EXIT.match(words))) or (once and took(said))
+        completed = (done and (_COMPLETED.match(words) or _EXIT.match(words) or _in_other_words(said))) or (once and took(said))
         result = rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))
         if completed or result or at == number:
             return at, said
     return None
 
 
+def _in_other_words(line: bytes) -> bool:
+    if line.isascii():
+        return False
+    said = _COMPLETED_ELSEWHERE.search(line.decode("utf-8", "replace").strip())
+    return said is not None and _ELSEWHERE_NOT.search(said[0]) is None
+
+
 def _last(told: Sequence[tuple[int, bytes]]) -> bool:
     """Whether the very last line can only be the last."""
     said = told[-1][1]
     document = _BRACE.match(said) is not None and sum(_MEMBER.match(line) is not None for _, line in told) > 1
-    ruled = _RULE.match(said) is not None and sum(_FIGURE.match(line) is not None for _, line in told) > 2
+    ruled = _RULE.match(said) is not None and sum(_NAMED_FIGURE.match(line) is not None for _, line in told) > 2
     return document or ruled or (_SUMMARY.match(_words(said)) is not None and not (_NOT_YET.search(said) or doubtful(said)))
 
 
 def _words(line: bytes) -> bytes:
-    for _ in range(_MARKS):
+    for _ in range(_MOST_MARKS):
         mark = _MARK.match(line)
         if mark is None:
             break

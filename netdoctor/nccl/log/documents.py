@@ -41,6 +41,8 @@ _LINE: Final = re.compile(
 _SURELY: Final = re.compile(
     rb"(?:\[?rank\d+\]: ?)?Traceback \(most |[\w.\-]+:\d+:\d+ \[-?\d|(?:srun|slurmstepd): error: "
     rb"|Primary job +terminated|(?:mpirun|prterun|mpiexec) (?:noticed|detected|was unable)|(?:ORTE|PRTE) (?:was|has) "
+    # what Open MPI explains (help-mpi-btl-tcp.txt), with the hosts that it is about
+    rb"|An MPI communication peer process has|  (?:Local|Peer|Remote) (?:host|PID|process|address): +\S"
     # nccl-tests (src/common.cu) begins its header as others do a heading.
     rb"|# (?:nThread \d|nccl-tests version \d| +Rank +\d+ +(?:Group +\d+ +)?Pid +\d)|\S{1,80}: Test (?:NCCL|CUDA|HIP) failure "
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from netdoctor.nccl.log import messages, prefix
+from netdoctor.nccl.log import messages, prefix, whose
 from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEvent, Process
 from netdoctor.nccl.log.facts import Level
 from netdoctor.nccl.log.last_words import LastWords
@@ -24,11 +24,14 @@ _CLOSED: Final = Pattern("finished", (), r"(?P<left>.)(?P<closed>.{0,200})", ("c
 _RAISED: Final = Pattern("exception", (), r"(?P<type>[\w.]+)", ("type",))
 _HANDLED: Final = Pattern("handled", (), r"(?P<type>[\w.]+)", ("type",))
 _NAMELESS: Final = 3
+_MAX_NODES: Final = 64
 _MAX_RANK: Final = 1 << 20
 _CHAIN: Final = 16  # exceptions that led to each other
 _BELOW: Final = 6  # lines below an exception that may be of its message
+_OF_PARAGRAPHS: Final = frozenset({"elastic", "register", "peer_closed"})
 _WORDS: Final = re.compile(rb"(?: {1,16}|\t{1,4})[\w'\"\[(<*-]")
-_RECORD: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
+_ANOTHERS: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
+_STATEMENT: Final = re.compile(rb" {4}(?:[\w.]{1,80}(?:, [\w.]{1,80}){0,8} [-+*/|]?= \S|(?:\w{1,80}\.){0,6}\w{1,80}\()")
 _FRAMES: Final = re.compile(rb'Traceback \(most recent call last\):|  File "[^"]{1,400}", line \d')
 _PACKAGE: Final = re.compile(r"(?:(?:site|dist)-packages|\.cache)/([\w.\-]{1,60})")
 _OF_A_FRAME: Final = re.compile(rb"(?<=\))\s+/\S{1,400}:\d{1,7}\s*$")  # the source's path: the function is what tells
@@ -69,7 +72,7 @@ class Shape:
         # Digits are not part of a shape: where digits tell events apart (a status, an errno), every line is read.
         self.hot: dict[int, tuple[int, tuple[CollectedEvent, ...]]] = {}
         keys = {name.rstrip("0123456789") for p in patterns for name in p.key}
-        self.patience = 1 if not keys else 64 if not keys & _NUMERIC else 0
+        self.patience = 0 if keys & _NUMERIC or any(p.each for p in patterns) else 64 if keys else 1
 
 
 class EventCollector:
@@ -94,7 +97,7 @@ class EventCollector:
                 event.count += 1
                 event.last = number
             return
-        events = tuple(self._event(p, msg, writer, number, level) for p in shape.patterns)
+        events = tuple(self._event(p, msg, writer, number, level, *([str(number)] if p.each else ())) for p in shape.patterns)
         kept = tuple(e for e in events if e is not None)
         if shape.patience and len(kept) == len(events):
             shape.hot[writer.slot] = (hot[0] + 1 if hot else 1), kept
@@ -114,9 +117,11 @@ class EventCollector:
             event.count += 1
             spoken = self._accumulator.ordinary.get(at, 0)
             event.outlived += spoken > event.spoken
-            event.last, event.spoken = number, spoken
+            event.last, event.spoken, event.amid = number, spoken, self._accumulator.amid.get(at, 0)
             if 0 <= writer.head.rank < _MAX_RANK:
                 event.ranks.add(writer.head.rank)
+            if (node := whose.node(msg)) and len(event.nodes) < _MAX_NODES:
+                event.nodes.add(node)
             return event
         if len(events) >= MAX_EVENTS:
             return None
@@ -148,6 +153,8 @@ class EventCollector:
             ranks={writer.head.rank} if 0 <= writer.head.rank < _MAX_RANK else set(),
             spoken=self._accumulator.ordinary.get(at, 0),
             labelled=head.labelled,
+            amid=self._accumulator.amid.get(at, 0),
+            nodes={node} if (node := whose.node(msg)) else set(),
         )
         events[key] = event
         if pattern.follow:
@@ -183,6 +190,7 @@ class EventCollector:
                 "raiser": _package(raised.deep.rpartition(":")[0]) if raised.deep else "",
                 "program": raised.program,
                 "library": _package(raised.file) if raised.library else "",
+                "below": "a record" if raised.below else "",
                 "caught": "caught" if raised.caught else "",
                 "cause": str(raised.cause or ""),
                 "quoted": str(raised.quoted or ""),
@@ -232,7 +240,9 @@ class EventCollector:
         if not line.startswith(mark) or _FRAMES.search(line):
             return False
         rest = line[len(mark) :]
-        return _WORDS.match(rest) is not None or (at_once and _RECORD.match(rest) is None)
+        if _STATEMENT.match(rest):  # of another process's traceback, which was torn
+            return False
+        return _WORDS.match(rest) is not None or (at_once and _ANOTHERS.match(rest) is None)
 
     def more(self, line: bytes) -> None:
         """A line after an event that may belong to it: kept, and searched for details that are missing."""
@@ -245,7 +255,7 @@ class EventCollector:
         line = line[len(mark or b"") :]
         line = _OF_A_FRAME.sub(b"", line) if event.kind == "stood" else line
         if not line.strip():
-            if event.kind not in {"elastic", "register"}:
+            if event.kind not in _OF_PARAGRAPHS:
                 self.following = 0
             return
         event.text = (event.text + b" " + line.strip())[:3000]

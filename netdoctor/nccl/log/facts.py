@@ -129,6 +129,8 @@ class Event:
     ranks: tuple[int, ...] = ()  # that launchers' marks name, of all such lines
     spoken: int = 0  # ordinary lines of the file before the last such line
     outlived: int = 0  # how often ordinary lines stood between one such line and the next
+    nodes: tuple[str, ...] = ()  # hosts that pdsh's marks name, of all such lines
+    amid: int = 0  # what the program counted up to before the last such line ("step 40/90": 90); 0: nothing
 
     @property
     def where(self) -> str:
@@ -234,6 +236,8 @@ class LogFacts(RunLog):
     up_of: Mapping[tuple[str, int], int] = field(default_factory=dict)  # (file, rank) -> the last such line of that rank
     # file -> its last lines with a loss that is a number
     figures: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: NOTHING)
+    # (file, what a program counts up to) -> the last line that counts so
+    counts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     left: frozenset[int] = frozenset()  # ranks that a line says came to their end
     ordinary: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> lines of programs that tell of nothing bad
     runs: int = 1  # jobs whose output is in one file, the most; the last of them is what these facts are of

@@ -6,21 +6,22 @@ import re
 from collections import deque
 from typing import Final
 
-from netdoctor.nccl.log import closing, prefix
+from netdoctor.nccl.log import closing, whose
+from netdoctor.nccl.log.counts import Counts, unfilled
 from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.pattern import any_of
 from netdoctor.nccl.log.times import minutes
 
 _ILL: Final = re.compile(
     rb"\b(?:errors?|(?-i:[A-Z])\w{1,60}Error|fail(?:ed|ure|ing)?|abort\w*|killed|fatal|crash\w*|panic\w*|died|traceback|\w*exception|assertion"
-    rb"|corrupt\w*|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
+    rb"|corrupt\w*|faulty|core dumped|segfault|terminat\w*|non-?zero|exit(?:ed|ing)?(?: with)? (?:code|status)\W{0,4}[1-9]"
     rb"|CUDNN_STATUS_\w+|CUBLAS_STATUS_\w+|SystemExit: [1-9]"
     rb"|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )",  # make's own, in whatever language
     re.IGNORECASE,
 )
 _GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d")  # an error by its level: of glog and absl
 # The same in words that few lines have: it is searched for where one of these is.
-_MARKS: Final = any_of(
+_RARE: Final = any_of(
     b"critical|err!|level=|lvl=|severity=|cp: |mv: |rsync: |tar: |tee: |mkdir: |sig|status=|code|out_of_me|oom|_fail|abnormal"
     b"|requeue|suspended|offline|dead|gone|down|kill|connection|ended|rc|exit|return|timeout|cancelled|preempted|deadline|failed".split(
         b"|"
@@ -66,10 +67,28 @@ _NONE: Final = re.compile(
     re.IGNORECASE,
 )
 # What is no trouble by itself, and all there is to show where a log holds neither work, nor NCCL, nor what a family knows.
+_NOT_FOUND: Final = rb"not found|no such|unavailable|(?:could(?: not|n.t)|cannot|unable to) (?:find|locate|import)"
+_EQUAL: Final = (
+    rb"reference|expect\w*|baseline|written|saved|originals?|golden|checksum|sha\w*|hash|md5|crc\w*|diff|(?<!per )ranks?"
+)
 _HINTS: Final = re.compile(
     rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
-    rb"|unexpected\w*|unable to|cannot|could(?: not|n.t)|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient"
-    rb"|unavailable|exceeded|differs?|expect(?:ed|s):? \W?\d+|\d+,? expected)\b",
+    rb"|unexpected(?!ly (?:good|well|fast|high|low|large|small)\b)\w*|unable to|cannot|could(?: not|n.t)"
+    rb"|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient|unavailable|exceeded|\d+,? expected"
+    # from what it was to be equal to, and by no tolerance; of one setting, or of two files, it is no fault
+    rb"|differs?\b(?! (?:by|at) (?:less|most)\b)(?=.{0,60}\b(?:" + _EQUAL + rb")\b)|(?:" + _EQUAL + rb")\b.{0,60}\bdiffers?"
+    # counts of things; a figure need not be what was thought of it
+    rb"|(?<![\d.])\d+ [a-z_]\w*[,;]? \(?expect(?:ed|s):? \W?\d+(?![\d.])"
+    rb"|expect(?:ed|s):? \W?\d+(?![\d.])(?: [a-z_]\w*){0,4}[,;]? (?:but|got|found|only|have|had|received|saw|there)"
+    rb"|(?:got|found|saw|only|received) \d+(?![\d.]).{0,30}\bexpect(?:ed|s):? \W?\d+(?![\d.]))\b",
+    re.IGNORECASE,
+)
+# What was done where something was not there: it was looked for, and not needed.
+_INSTEAD: Final = re.compile(
+    rb"\b(?:"
+    + _NOT_FOUND
+    + rb")\b[^,;:]{0,100}[,;:] ?(?:(?:so |thus |we )?(?:us(?:ed?|ing)|keep(?:s|ing)?|kept|creat(?:es?|ed|ing)"
+    rb"|read(?:ing)?|tak(?:es?|ing)|took|fall(?:s|ing)? back|fell back|default\w*|build(?:s|ing)?|built)\b|ok\W*$)",
     re.IGNORECASE,
 )
 # Of a program that stands still and says so calmly, as vLLM does: "This typically happens when some processes are hanging".
@@ -78,24 +97,6 @@ _STILL: Final = re.compile(
     rb"|still (?:not|waiting)|waited (?:for )?\d)\b",
     re.IGNORECASE,
 )
-# A program's own count of its steps, of epochs where it counts these too: "step:1335/1335", "Epoch [5/5], Step [600/600]".
-_STEPS: Final = re.compile(
-    rb"\b(?:steps?|iter(?:ation)?s?)\b\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b", re.IGNORECASE
-)
-# A bar of tqdm's, of all steps or of all epochs; what is loaded, downloaded or evaluated in between is no work of the whole.
-_BAR: Final = re.compile(
-    rb"(?:\(\w+ pid=[^)]*\) ?|\[rank\d+\]: ?)?"
-    rb"(?:(?:(?:Train\w*|Step|Iter\w*|Generat\w*|Infer\w*)\b(?:(?!epoch)[^|]){0,40}|Epochs?|Epoch \d+/\d+\b[^|]{0,40}):?)? *"
-    rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[",
-    re.IGNORECASE,
-)
-# Any bar, also of bytes ("4.31G/10.0G [00:41<00:53, 106MB/s]"): of tqdm's unit_scale.
-_ANY_BAR: Final = re.compile(
-    rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12}(?:\.\d{1,3})?)(?P<at_unit>[kKMGTP]?)i?B?"
-    rb"/(?P<all>\d{1,12}(?:\.\d{1,3})?)(?P<all_unit>[kKMGTP]?)i?B? \["
-)
-_UNITS: Final = b"KMGTP"
-_EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
 # What a program begins behind its last step, and may not come to the end of.
 _BEGUN: Final = re.compile(
     rb"\b(?:sav|writ|stor|export|upload|push|load|start|begin|evaluat|validat|test|merg|gather|convert|wait|run)+ing\b|\.\.\.\W*$"
@@ -118,13 +119,7 @@ _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})"
 def _is_ill(line: bytes) -> bool:
     if _ILL.search(line) is not None or _GLOG.search(line) is not None:
         return True
-    return _MARKS.search(line.lower()) is not None and _RARELY.search(line) is not None
-
-
-def _size(bar: re.Match[bytes], name: str) -> float:
-    """One side of a bar's count, of which each may have a unit of its own."""
-    unit = bar[name + "_unit"].upper()
-    return float(bar[name]) * float(1000 ** (_UNITS.index(unit) + 1 if unit else 0))
+    return _RARE.search(line.lower()) is not None and _RARELY.search(line) is not None
 
 
 class LastWords:
@@ -137,8 +132,7 @@ class LastWords:
         self._of_a_warning = False  # the stack that is being read
         self._work = b""  # the last that shows work
         self._work_at = 0
-        self._rest = 0  # of what it counts
-        self._count = b""  # the last that counts steps
+        self._counts = Counts()
         self._took = 0  # lines that say how long all took
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
@@ -155,7 +149,7 @@ class LastWords:
         if b"sage: " in line and (usage := _USAGE.match(line)) is not None and len(self._usage) < _TASKS:
             self._usage[usage[1] or b""] = usage[2]
         if b"arly" in line and closing.early(line):
-            self._rest = 0
+            self._counts.stopped()
 
     def above(self, number: int) -> bytes:
         """The line right before this one, where it was read and is no record of NCCL's."""
@@ -182,13 +176,21 @@ class LastWords:
         program = self._usage.get(task if labelled else b"", b"")
         return ((program + b": " if program and program not in words else b"") + words.strip()[:200]).decode("utf-8", "replace")
 
-    def work(self, line: bytes, number: int) -> None:
-        self._work, self._work_at = line, number
-        if (rest := closing.left(line)) is not None:
-            self._rest = rest
-            self._count = line if _STEPS.search(line) or _BAR.match(line) else self._count
-        self._lines.clear()
-        self._hinted.clear()
+    def work(self, line: bytes, number: int) -> int:
+        """A line that shows work; the number that it counts up to, or 0."""
+        if self._counts.redrawn(line):
+            return 0
+        counted = self._counts.feed(line)
+        if not (counted and self._work and self._counts.filled(line)):  # when it is drawn full says nothing of what came first
+            self._work, self._work_at = line, number
+            self._lines.clear()
+            self._hinted.clear()
+        return counted
+
+    def doubtful(self, line: bytes) -> bool:
+        """Whether a good word for the end is taken back: by the line itself, or by the program's own count, which most of its
+        lines show and which has not come to its end."""
+        return closing.doubtful(line) or (self._counts.short > 0 and closing.in_words(line))
 
     def ended(self, number: int) -> None:
         """A line that says that the program, or a part of it, came to a good end."""
@@ -197,13 +199,13 @@ class LastWords:
     @property
     def end(self) -> tuple[int, bytes] | None:
         """The line with which the program says that it is done, where that is the last that the log tells."""
-        return closing.end(self._tail, (self._work_at, self._work), self._rest, once=self._took == 1)
+        return closing.end(self._tail, (self._work_at, self._work), self._counts.left, once=self._took == 1)
 
     def feed(self, line: bytes, number: int) -> bool:
         """Whether it is of what goes wrong."""
         if (stack := _STACK.search(line)) is not None:
             if not stack[0].startswith(b"frame"):
-                same = prefix.rank(self.before) == prefix.rank(line)
+                same = whose.rank(self.before) == whose.rank(line)
                 self._of_a_warning = same and level(self.before) is Level.WARNED
             if self._of_a_warning:
                 return True
@@ -211,7 +213,7 @@ class LastWords:
             return False
         if not (_is_ill(line) or _STILL.search(line) or _HINTS.search(line)):
             return False  # most lines
-        clauses = _NO_COUNT.sub(b" ", line)
+        clauses = _INSTEAD.sub(b" ", _NO_COUNT.sub(b" ", line))
         none = _NONE.search(line) is not None
         still = _STILL.search(clauses) is not None and not none
         ill = _is_ill(clauses) and not none
@@ -239,22 +241,15 @@ class LastWords:
     @property
     def counted(self) -> str:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
-        bar, epochs = _BAR.match(self._count), list(_EPOCH.finditer(self._count))
-        steps = bar or _STEPS.search(self._count)
-        if bar is not None:  # of epochs, or of the steps of one that it names
-            epochs = [one for one in epochs if one["at"] is not None]
-        if steps is None or self._rest or self.latest in {self._count, self._work} or _BEGUN.search(self.latest):
+        if self.latest in {self._counts.line, self._work} or _BEGUN.search(self.latest) or self._hinted or self._lines:
             return ""
-        if closing.doubtful(self.latest) or 0 < prefix.rank(self.latest) != prefix.rank(self._work):
+        if closing.doubtful(self.latest) or any(0 < one != whose.rank(self._work) for one in whose.spoken_of(self.latest)):
             return ""  # a rank beyond the first, of a log that others write, too, speaks for itself
-        if any(one["at"] is None or int(one["at"]) != int(one["all"]) for one in (steps, *epochs)):
-            return ""
-        return f"{int(steps['at'])} of {int(steps['all'])}"
+        return self._counts.full
 
     def _unfilled(self) -> bool:
         """Whether the very last line is a bar that is not full, of what the program began behind its good end."""
-        counted = _ANY_BAR.search(self.latest) if self._latest_at > self._ended else None
-        return counted is not None and _size(counted, "at") < _size(counted, "all")
+        return self._latest_at > self._ended and unfilled(self.latest)
 
     def close(self, silent: bool) -> dict[int, bytes]:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
@@ -267,7 +262,8 @@ class LastWords:
             lines = lines | {number: line for number, line in self._hinted if number > self._ended}
         self._hinted.clear()
         self._lines, self._hints, self._of_a_warning = {}, {}, False
-        self._work = self._count = self.latest = self.before = b""
-        self._work_at = self._rest = self._took = self._latest_at = self._ended = 0
+        self._work = self.latest = self.before = b""
+        self._counts = Counts()
+        self._work_at = self._took = self._latest_at = self._ended = 0
         self._tail.clear()
         return lines

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log import benign, closing, documents, forms, levels, messages, nccl_tests, prefix, runs
+from netdoctor.nccl.log import benign, documents, forms, levels, messages, nccl_tests, prefix, runs, whose
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import EventCollector, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
@@ -330,19 +330,19 @@ class Parser:
             shape = self._shape(b"\0" + line, tagged=False)  # what the old one holds is of the run before
         self._last_words.saw(line, number)
         if work:
-            accumulator.worked(prefix.rank(line[:_MARK]), number, figure=figure)
-            self._last_words.work(line, number)
+            counted = self._last_words.work(line, number)
+            accumulator.worked(whose.rank(line[:_MARK]), number, counted, figure=figure)
         if (facts and self._facts(line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
         bare = BARE.search(line) if may_be_bare else None
         if shape.patterns and benign.text_of_a_program(line):
             return
-        if shape.ends and closing.doubtful(line):
+        if shape.ends and self._last_words.doubtful(line):
             self._last_words.doubted(line, number)
             return
         if shape.ends:
             self._last_words.ended(number)
-            accumulator.left |= closing.whose(line)
+            accumulator.left |= whose.spoken_of(line)
         if not shape.patterns and not bare:
             if not (self._last_words.feed(line, number) or self._events.following or line[:1].isspace()):
                 accumulator.spoke()

@@ -18,8 +18,9 @@ ERRNO: Final = r"(?P<errno>[A-Za-z][A-Za-z /\-]{3,60})"
 APOSTROPHE: Final = r"(?:['`]|\xe2\x80[\x98\x99])?"  # as printed, as a forum or a word processor made of it (UTF-8), or lost
 # The begin of a line of a program, behind what launchers and collectors of logs put there, and its end.
 BEGIN: Final = (
-    r"^(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?| *\d{1,7}: |\[\d+,\d+\]<\w+>:|\[pod/[^\]]*\] ?|\S+ std(?:err|out) F "
-    r"|(?:[a-z][\w\-]*\d[\w.\-]*|localhost|\d{1,3}(?:\.\d{1,3}){3}): |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]+:\d+\] )*"
+    r"^(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?| *\d{1,7}: |\[(?:\d+,)?\d+\]<\w+>:|\[pod/[^\]]*\] ?"
+    r"|\S+ std(?:err|out) F |(?:[a-z][\w\-]*\d[\w.\-]*|localhost|\d{1,3}(?:\.\d{1,3}){3}): "
+    r"|ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]+:\d+\] )*"
 )
 END: Final = r"(?: \[repeated \d+x across cluster\]){0,2} *$"  # Ray may count what it counted
 QUOTE: Final = r"(?:['\"`]|\xe2\x80[\x98\x99\x9c\x9d])?"
@@ -63,6 +64,7 @@ class Pattern:
     text: str
     named: tuple[str, ...] = ()
     follow: int = 0  # lines after it that may belong to it
+    each: bool = False  # every such line is an event of its own: what tells them apart stands below it
 
     @functools.cached_property
     def regex(self) -> re.Pattern[bytes]:
@@ -74,5 +76,5 @@ class Pattern:
         return tuple(group for group in self.regex.groupindex if group.rstrip("0123456789") in self.named)
 
 
-def row(kind: EventKind, needles: str, regex: str, key: str = "", follow: int = 0) -> Pattern:
-    return Pattern(kind, tuple(n.encode() for n in needles.split("|")), regex, tuple(key.split()), follow)
+def row(kind: EventKind, needles: str, regex: str, key: str = "", follow: int = 0, *, each: bool = False) -> Pattern:
+    return Pattern(kind, tuple(n.encode() for n in needles.split("|")), regex, tuple(key.split()), follow, each)

@@ -7,6 +7,7 @@ from typing import Final
 
 from netdoctor.nccl.log import (
     framework_patterns,
+    lessened_patterns,
     library_patterns,
     locale_patterns,
     nccl_patterns,
@@ -20,7 +21,7 @@ from netdoctor.nccl.log.pattern import Pattern, alternatives
 
 PATTERNS: Final = (
     *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
-    *shell_patterns.PATTERNS,
+    *(*shell_patterns.PATTERNS, *lessened_patterns.PATTERNS),
     *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS, *locale_patterns.PATTERNS),
 )
 
@@ -69,7 +70,13 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "async_event": (rb"(?P<dev>[\w.\-]+:\d+) (?:[Gg]ot|async|GID|unknown)",),
     "gloo_connect": (rb"remote=\[?(?P<remote>[^\],\s]+)", rb"local=\[?(?P<local>[^\],\s]+)"),
     "gloo_address": (rb"[Uu]nable to find (?:address|interface) for:? ?\[?(?P<name>[^\]\s]+)",),
-    "elastic": (rb"\brank +: (?P<rank>\d+)", rb"exitcode +: (?P<code>-?\d+)", rb"\bhost +: (?P<host>\S+)"),
+    "peer_closed": (rb"\bPeer host: +(?P<peer>[\w.\-]+)",),  # Open MPI
+    "elastic": (
+        rb"\btime +: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)",
+        rb"\brank +: (?P<rank>\d+)",
+        rb"exitcode +: (?P<code>-?\d+)",
+        rb"\bhost +: (?P<host>\S+)",
+    ),
     "oom": (
         rb"capacity of (?P<total>[\d.]+ \w+)",
         rb"of which (?P<free>[\d.]+ \w+) is free",
@@ -107,7 +114,9 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "stalled": (rb"\[missing ranks: ?(?P<missing>\d[\d, ]*)\]", rb"\[ready ranks: ?(?P<ready>\d[\d, ]*)\]"),
     "coordinator": (rb"ipv[46]:(?:%5B|\[)?(?P<peer>[\w.:]+?)(?:%5D|\])?: ", rb"GCS (?:at|address:?) (?P<peer2>[\w.:\-]*\w)"),
     "register": (rb"(?P<errno>Cannot allocate memory|Bad address|Invalid argument|Operation not permitted)",),
-    "store": (rb"connect(?:ing)? to (?:any network address of )?\(?\[?(?P<peer>[\w.:\-]+)",),  # c10d/socket.cpp
+    "store": (
+        rb"connect(?:ing)? to (?:any network address of )?\(?\[?(?P<peer>[\w.:\-]+)(?:, (?P<port>\d{1,5})\))?",
+    ),  # c10d/socket.cpp
 }
 _COMPILED: Final = {kind: tuple(re.compile(r) for r in regexes) for kind, regexes in _DETAILS.items()}
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from netdoctor.nccl.log import whose
 from netdoctor.nccl.log.facts import Level
 
 MAX_LINE: Final = 16384  # bytes of a line that are looked at; NCCL itself cuts a message at 2 KiB (src/debug.cc)
@@ -34,13 +35,6 @@ _WHO: Final = (
 # Kubernetes' and CloudWatch's stamps, which may stand right before the host name.
 _STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)")
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
-# mpirun --tag-output "[1,3]<stdout>:", torch's "[rank3]:", srun --label "3: ", "[Rank 3]"; not srun's of a node whose
-# torchrun marks its own processes ("3: [default1]:")
-_RANK: Final = re.compile(rb"\[\d{1,6},(\d{1,7})\]<|\[[Rr]ank ?(\d{1,7})\]|^ {0,8}(\d{1,7}): (?!\[default\d)")
-_LABEL: Final = 3  # the group of srun's
-_OWN_RANK: Final = re.compile(
-    rb"^ {0,8}\d{1,7}: (?:[\w.\-]{1,253}: |\[default\d{1,4}\]: ?){0,3}\[rank(\d{1,7})\]"
-)  # srun's task is a launcher, or its node, where torch names the rank
 # A second record on one line: two processes write to one file, and the newline of the first comes late.
 GLUED: Final = re.compile(
     rb"[A-Za-z0-9_][\w.\-]{0,252}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:[\w./]{1,100}:\d{1,6} (?:\(\w{1,100}\) )?)?NCCL (?:INFO|WARN) "
@@ -78,7 +72,7 @@ def head(raw: bytes) -> Head:
         dev if 0 <= dev < 1024 else -1,
         (groups.get("source") or b"").decode("ascii", "replace").strip(),
         at[0].decode() if at else "",
-        *_ranked(raw),
+        *whose.marked(raw),
     )
 
 
@@ -102,22 +96,7 @@ def mentioned(raw: bytes) -> bool:
 def bare(line: bytes) -> Head:
     """What a line without NCCL's prefix says about its writer: at most a time and a launcher's rank."""
     at = _TIME.search(line[:_HEAD])
-    return Head("", -1, -1, "", at[0].decode() if at else "", *_ranked(line))
-
-
-def rank(raw: bytes) -> int:
-    """The global rank that a launcher's mark names, or -1."""
-    return _ranked(raw)[0]
-
-
-def _ranked(raw: bytes) -> tuple[int, bool]:
-    """The rank, and whether it is what srun --label calls a task."""
-    head = raw[:_HEAD]
-    match = _OWN_RANK.search(head) or _RANK.search(head)
-    if match is None:
-        return -1, False
-    number = next(g for g in match.groups() if g is not None)
-    return int(number), match.re is _RANK and match.lastindex == _LABEL
+    return Head("", -1, -1, "", at[0].decode() if at else "", *whose.marked(line))
 
 
 def split_level(line: bytes) -> tuple[bytes, Level, bytes] | None:

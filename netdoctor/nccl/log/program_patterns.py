@@ -16,7 +16,7 @@ PATTERNS: Final = (
     row(
         "watchdog",
         "watchdog caught|operation timeout",
-        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operati(?:on timeout)?(?:: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?)?",
+        r"(?:\[?Rank (?P<rank>\d+)\].{0,40})?Watchdog caught collective operati(?:on timeout)?(?:: WorkNCCL\((?:SeqNum=(?P<seq>\d+))?(?:(?:, )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?)?)?",
         "rank",
     ),
     row(
@@ -170,10 +170,10 @@ PATTERNS: Final = (
     row(
         "unstarted",
         "could not resolve hostname|can't resolve|unable to reliably start|placement group|no available node types|crashloopbackoff|imagepull|host key verification|permission denied (|not enough slots|unexpectedadmissionerror|unable to create step|unable to allocate resources",
-        r"ssh: Could not resolve hostname (?P<host>[\w.\-]+)|nslookup: can't resolve '(?P<host2>[^']{1,253})'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available|srun: error: Unable to (?:create step|allocate resources).{0,160})",
+        r"ssh: (?P<unresolved>Could not resolve hostname) (?P<host>[\w.\-]+)|nslookup: can't resolve '(?P<host2>[^']{1,253})'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available|srun: error: Unable to (?:create step|allocate resources).{0,160})",
         "host unhealthy",
     ),
-    row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7),
+    row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7, each=True),
     row(
         "oom",
         "out of memory|outofmemory|resource_exhausted|cublas_status_alloc_failed|memoryallocation",
@@ -186,8 +186,8 @@ PATTERNS: Final = (
     ),
     row(
         "ended",
-        "probe, will be|crashed with exit code|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
-        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)",
+        "has been revoked|probe, will be|crashed with exit code|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
+        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|receiving|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)|salloc: Job allocation \d+ has been (?P<why20>revoked)",
         "why",
     ),
     row(
@@ -208,48 +208,6 @@ PATTERNS: Final = (
         "mpi_peer",
         "unexpected process identifier|cannot find a corresponding process",
         r"received unexpected process identifier|cannot find a corresponding process",
-    ),
-    # a loss that is no number any more: what comes after it is worth nothing
-    row(
-        "no_number",
-        "nan|inf|finite",
-        # the best, the least and the first figure begin as infinite, and are no loss of a step
-        r"(?P<skipped>\bskip(?:ped|ping|s)?\b(?: (?:the |this |that )?(?:step|batch|update|iter\w*|gradient\w*|optimi[sz]er|sample)\b)?(?:[:,(.]| \d).{0,80})?"
-        r"(?:(?<![\w/.\-])-{0,2}(?<!best )(?<!min )(?<!max )(?<!lowest )(?<!highest )(?<!initial )(?<!best val )(?<!best eval )(?<!best validation )"
-        r"(?!(?:[\w/.\-]{0,40}[_/.\-])?(?:best|min|max|minimum|maximum|lowest|highest|init|initial|baseline)[_/.\-])"
-        r"(?P<quantity>(?:\w[\w/.\-]{0,40}[_/.\-])?(?:loss(?:es)?|ppl|perplexity|nll|reward)(?![_/.\-](?:best|min|max|init|baseline)\b)\w{0,12})\b"
-        r"['\"]?\W{1,12}(?:tensor\()?[+-]?(?:nan|inf(?:inity)?)\b(?! ?\(?(?:baseline|initial))"
-        r"|\bloss (?:is|was|became|went) (?:nan|inf|(?:non-?|not )finite)\b|\b(?:non-?finite|nan|inf(?:inite)?) loss(?:es)? (?:encountered|detected|found|at step)\b"
-        r"|\b(?:nan|inf|non-?finite)s?(?: values?)? (?:(?:was|were|is|are) )?(?:encountered|detected|found|appeared) in (?:the )?(?:\w{1,20} )?loss\b"
-        r"|\b(?P<gradient>grad(?:ient)?[_ ]?norm)\b['\"]?\W{1,12}nan\b)"
-        r"(?:.{0,80}?(?P<skipped2>\bskip(?:ped|ping|s)?\b(?: (?:it|(?:the |this |that |current )?(?:step|batch|update|iter\w*|gradient\w*|optimi[sz]er|sample)s?)\b|\W*$|[,;.:)])(?!.{0,20}[:=] {0,4}0\b)))?",
-        "skipped gradient",
-    ),
-    # a program that goes on with less than it was to have, or with what is not whole: by its own words, which end nothing
-    row(
-        "lessened",
-        "is_available()|going on|carrying on|continuing|proceeding|unavailable|missing|lost|unhealthy|offline|dead|falling back|fell back|fallback|fall back|disabling|cpu instead|using cpu|using the cpu|running on cpu|cpu only|used: false|registering gpu devices|call to cuinit|without gpu support|executionprovider|using gloo|to gloo|from scratch|anew|afresh|from zero|from the beginning|starting fresh|starting over|start fresh|start over|from step|from epoch|device: cpu|no nvidia driver|differ|mismatch|not match|incorrect|is wrong",
-        r"(?<![\w.])\d+ (?:\w+ )?(?:joined|came|ready|alive|present|available|healthy|up|of|out of)\b.{0,20}?(?<![\w.])(?P<all>\d+)\b.{0,40}\b(?:going on|carrying on|continuing|proceeding) (?:anyway )?with (?:only )?(?!(?P=all)\b)\d+"
-        r"|\b(?:using|with|on|over) (?:only )?\d+ (?:of \d+ )?(?:GPUs?|nodes|ranks|devices|hosts)\b[ ,;:(\-]{1,4}(?:[1-9]\d* (?:\w+ )?|(?:GPU|node|rank|device|host) \S{1,40} is )(?:unavailable|missing|lost|unhealthy|offline|dead)\b"
-        r"|\b(?:dropp|remov|exclud|ignor)ing (?:the )?(?:node|rank|worker|host|GPU)\b.{0,120}\b(?:continuing|going on|proceeding|carrying on)\b"
-        r"|\bis_available\(\) (?:returned|is) False\b.{0,20}\busing (?:the )?CPU\b"
-        # a program's own words; torch/amp (autocast_mode.py, grad_scaler.py), jax/_src/xla_bridge.py, Lightning (log_device_info),
-        # TensorFlow (gpu_device.cc, cuda_executor.cc), bitsandbytes (cextension.py), ONNX Runtime (onnxruntime_inference_collection.py)
-        r"|(?P<cpu>^(?!(?!.*\b(?:CPU training|train\w* on (?:the )?CPU)\b).*(?:\bop(?:erator|s)?\b|aten::|decod|kernel|\bDALI\b|\bCPU launch\b"
-        # one part of the work, as its data are made ready: the steps themselves are not said to be on the CPU
-        r"|(?<!\w)(?:de)?token\w*|resampl|augment|pre-?process|post-?process|faiss|data[ _-]?load|jpeg|\bvideo|\baudio|\bindex))"
-        r"(?:.*\b(?:falling|fell|fall|fallback)(?: back)? (?:to|on|onto) (?:the )?CPU(?:ExecutionProvider)?\b(?! ?(?:offload|memory|affinity))"
-        r"|.*\b(?:CUDA|GPUs?|ROCm|HIP)\b.{0,40}\b(?:not (?:available|found|detected|usable|installed)|unavailable|found|detected)\b.{0,40}\b(?:using|running on|use) (?:the )?CPU(?: instead| only)?\b"
-        r"|.*\bno (?:CUDA|GPUs?|ROCm|HIP)\b.{0,40}\b(?:using|running on|use) (?:the )?CPU\b"
-        r"|.*\b(?:using|running on|device)\W{1,3}(?:device\W{1,3})?cpu\b.{0,40}\b(?:cuda|gpus?)\b.{0,30}\b(?:not (?:available|found|detected)|unavailable)\b)"
-        r"|\bCUDA is not available\.? {1,2}Disabling\b|\bGPU available: .{1,30}, used: False\b|\bSkipping registering GPU devices|failed call to cuInit: \w+|was compiled without GPU support"
-        r"|Failed to create CUDAExecutionProvider|Specified provider 'CUDAExecutionProvider' is not in available|CUDA initialization: Found no NVIDIA driver)"
-        r"|(?P<gloo>\bNCCL\b.{0,40}\b(?:not available|unavailable|not found)\b.{0,40}\b(?:using|(?:falling back|fallback|switching|switched) to) gloo\b|\busing gloo\b.{0,40}\bNCCL\b.{0,30}\b(?:not available|unavailable|not found)\b)"
-        r"|(?P<scratch>\b(?:(?:(?:restor|load|resum|read)\w*|checkpoint|ckpt)\b.{0,80}\b(?:fail(?:ed|ure|s)|corrupt\w*|damaged|truncated|unreadable|incomplete|readable)"
-        r"|(?:no such|bad|corrupt\w*|damaged|broken) (?:checkpoint|ckpt))\b"
-        r".{0,80}\b(?:re)?(?:start|train|initiali[sz]|begin)\w* (?:training )?(?:from (?:scratch|zero|(?:step|epoch) 0|the beginning)|anew|afresh|fresh|over)\b"
-        r"|\b(?:could(?: not|n.t)|cannot|can.t|fail\w*|unable|error)\b(?!.{0,20}\bfind\b).{0,80}\b(?:restor|load|resum|read)\w*\b.{0,120}\b(?:start|train|initiali[sz]|begin)\w* (?:training )?(?:from (?:scratch|zero|(?:step|epoch) 0|the beginning)|anew|afresh|fresh|over)\b)"
-        r"|^(?!.*(?:download|retr[yi]|fetch|\bno |\b0 )).*\b(?P<sum>checksum|sha256|md5|crc32c?)\b.{0,100}\b(?:differs?|mismatch(?:es|ed)?|do(?:es)? not match|did not match|incorrect|is wrong)\b",
     ),
     # how many processes DeepSpeed's launcher starts on a host
     row("spawned", "num_local_procs", r"\bnum_local_procs=(?P<n>\d{1,5})\b"),

@@ -64,6 +64,13 @@ _DEAD: Final = (
         "got 0 bytes|rendezvousclosed|rendezvousgraceful|has been shut down|actorunavailable",
         r"failed to recv, got 0 bytes|Rendezvous(?:Closed|GracefulExit)Error|Horovod has been shut down|ActorUnavailableError",
     ),
+    # Open MPI: help-mpi-btl-tcp.txt, [peer hung up], which names the peer's host some lines below
+    row(
+        "peer_closed",
+        "mpi communication peer process",
+        r"MPI communication peer process has unexpectedly disconnected",
+        follow=15,
+    ),
 )
 _WAITING: Final = (
     row(
@@ -181,7 +188,7 @@ _UNSTARTED: Final = (
     row(
         "unstarted",
         "reachable via ssh|exit status 255|ssh exited with|ssh was not successful|ssh: connect to host|launcher '",
-        r"host=(?P<host>[\w.\-]+) (?P<ssh>was not reachable via ssh)|pdsh@\S+: (?P<host2>[\w.\-]+): (?P<ssh2>ssh exited with exit code 255)|Command '\[?'?ssh .{1,200}(?P<ssh4>returned non-zero exit status 255)|(?P<ssh3>SSH was not successful on hosts)|ssh: connect to host (?P<host3>[\w.\-]+) port \d+: (?P<launch>[A-Z][\w ]{3,60})|(?P<launch2>launcher '\w+' not installed)",
+        r"host=(?P<host>[\w.\-]+) (?P<ssh>was not reachable via ssh)|pdsh@\S+: (?P<host2>[\w.\-]+): (?P<ssh2>ssh exited with exit code 255)|Command '\[?'?ssh (?:-o ?\S{1,80} |-[a-zA-Z] ?\d{0,5} )*(?P<host4>[\w.@\-]+)(?= ).{1,200}(?P<ssh4>returned non-zero exit status 255)|(?P<ssh3>SSH was not successful on hosts)|ssh: connect to host (?P<host3>[\w.\-]+) port \d+: (?P<launch>[A-Z][\w ]{3,60})|(?P<launch2>launcher '\w+' not installed)",
         "host",
     ),
     # Ray, kubelet, gang schedulers

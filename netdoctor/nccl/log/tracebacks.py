@@ -109,6 +109,7 @@ class Raised(NamedTuple):
     times: int = 1  # that this process raised it at that line
     cause: int = 0  # the line of the exception that it came of
     quoted: int = 0  # the line of the exception whose message quotes it
+    below: bool = False  # a logger's record stands right above it
 
 
 class _Open:
@@ -310,6 +311,7 @@ class Tracebacks:
             times=self._times.get((mark, file, row), 1),
             cause=at.cause,
             quoted=at.quoted,
+            below=bool(at.record),
         )
 
     @staticmethod

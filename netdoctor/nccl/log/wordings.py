@@ -37,6 +37,12 @@ class Wording(Enum):
         r"|Rendezvous|ObjectLost|OwnerDied|LocalRayletDied|ActorUnavailable"
         r"|DistBackend|DistStore|DistNetwork|DistError|RayTaskError|RayActorError|ActorDied|EngineDead|BrokenProcessPool|Timeout"
     )
+    # Lib/traceback.py names the class with its module, which nobody writes who tells of an exception
+    LAST_OF_A_TRACEBACK = (
+        r"^(?:\[(?:rank|default)\d+\]: ?|\(\w+ pid=[^)]*\) ?| *\d{1,7}: )*torch\.(?:cuda\.)?OutOfMemoryError: "
+    )
+    # whose exceptions torch's watchdog throws on: c10's, and up to 1.12 std::runtime_error (ProcessGroupNCCL.cpp)
+    THROWN_BY_OTHERS = r"an instance of '(?:gloo::|std::(?!runtime_error))"
     # of who asks a server, which is none of the ranks
     OF_A_CLIENT = r"^(?:requests|urllib3?|httpx|httpcore|aiohttp|huggingface_hub|openai|botocore|redis|pymongo)\."
     # a class's name by custom, and c10's own (c10/util/Exception.h, TORCH_INTERNAL_ASSERT)

@@ -1,0 +1,140 @@
+"""What a program counts of its own work: "step 5/9", a bar, an epoch of several."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_LONGEST: Final = 300  # bytes of a line that are looked at
+_SHARE: Final = 100  # a hundredth of the whole is as good as none
+_TOTALS: Final = 256
+_OFTEN: Final = 3  # lines of one total before what lies between them is known
+_COUNT: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
+# A program's own count of its steps, of epochs where it counts these too: "step:1335/1335", "Epoch [5/5], Step [600/600]".
+_STEPS: Final = re.compile(
+    rb"\b(?:steps?|iter(?:ation)?s?)\b\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b", re.IGNORECASE
+)
+# A bar of tqdm's, of all steps or of all epochs; what is loaded, downloaded or evaluated in between is no work of the whole.
+_BAR: Final = re.compile(
+    rb"(?:\(\w+ pid=[^)]*\) ?|\[rank\d+\]: ?)?"
+    rb"(?:(?:(?:Train\w*|Step|Iter\w*|Generat\w*|Infer\w*)\b(?:(?!epoch)[^|]){0,40}|Epochs?|Epoch \d+/\d+\b[^|]{0,40}):?)? *"
+    rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12})/(?P<all>\d{1,12}) \[",
+    re.IGNORECASE,
+)
+# Any bar, also of bytes ("4.31G/10.0G [00:41<00:53, 106MB/s]"): of tqdm's unit_scale.
+_ANY_BAR: Final = re.compile(
+    rb"\d{1,3}%\|[^|]{0,200}\| ?(?P<at>\d{1,12}(?:\.\d{1,3})?)(?P<at_unit>[kKMGTP]?)i?B?"
+    rb"/(?P<all>\d{1,12}(?:\.\d{1,3})?)(?P<all_unit>[kKMGTP]?)i?B? \["
+)
+_UNITS: Final = b"KMGTP"
+_EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
+_EPOCHS: Final = re.compile(rb"\bepochs?\b\W{0,12}\d{1,12} {0,12}(?:/|of) {0,12}\d", re.IGNORECASE)
+
+
+class _Count:
+    """How far a count of one total has come."""
+
+    __slots__ = ("at", "lines", "stride")
+
+    def __init__(self) -> None:
+        self.at = self.lines = self.stride = 0
+
+    def come(self, at: int) -> None:
+        self.lines += 1
+        if self.lines == 1 or at * 2 < self.at:  # an epoch's begins anew; other ranks lag less
+            self.at = at
+        self.stride, self.at = max(self.stride, at - self.at), max(self.at, at)
+
+
+class Counts:
+    """Feed it the lines of one program that show work."""
+
+    def __init__(self) -> None:
+        self.line = b""  # the last that counts steps
+        self._left = 0
+        self._full = b""  # what the last full bar counted
+        self._each: dict[int, _Count] = {}
+
+    def feed(self, line: bytes) -> int:
+        """The largest number that a line counts up to; 0 where it counts nothing."""
+        if b"/" not in line and b" of " not in line:
+            return 0
+        found = [(int(one["at"]), int(one["all"])) for one in _COUNT.finditer(line[:_LONGEST])]
+        if not found:
+            return 0
+        last = found.copy()
+        steps = _STEPS.search(line) or _BAR.match(line)
+        if steps:
+            self.line = line
+        if not (steps or _EPOCHS.search(line)):  # whatever else a line counts: files, pages
+            found.clear()
+        for at, all_ in found:
+            if all_ in self._each or len(self._each) < _TOTALS:
+                self._each.setdefault(all_, _Count()).come(at)
+        self._left = max(0 if self._last(at, all_) else _rest(at, all_) for at, all_ in last)
+        return max((all_ for _, all_ in found), default=0)
+
+    def _last(self, at: int, all_: int) -> bool:
+        """Whether the next line of that count would be beyond its end."""
+        count = self._each.get(all_)
+        return count is not None and count.lines >= _OFTEN and at + count.stride > all_
+
+    def redrawn(self, line: bytes) -> bool:
+        """Whether a bar that was full is told again, as tqdm does when it is closed, perhaps behind what came after it."""
+        bar = _ANY_BAR.search(line)
+        if bar is None or bar["at"] != bar["all"]:
+            return False
+        again, self._full = bar["all"] == self._full, bar["all"]
+        return again
+
+    def filled(self, line: bytes) -> bool:
+        """Whether a line is a bar of the work that is full."""
+        bar = _BAR.match(line)
+        return bar is not None and bar["at"] == bar["all"] and not self.left
+
+    def stopped(self) -> None:
+        """The program says that it takes no further steps: what was left of them is not to come."""
+        self._left = 0
+        self._each.clear()
+
+    @property
+    def left(self) -> int:
+        """What is left by the last line that counts, or of what most lines count where that is more than lies between two of
+        them: many programs tell every tenth step only, and not the last, and count an evaluation behind all."""
+        return max(self._left, self.short)
+
+    @property
+    def short(self) -> int:
+        """What is left of what most lines count, where that is more than lies between two of them."""
+        lines = max((count.lines for count in self._each.values()), default=0)
+        mains = ((all_, count) for all_, count in self._each.items() if count.lines == lines >= _OFTEN)
+        return max((_rest(count.at, all_) for all_, count in mains if count.at + count.stride < all_), default=0)
+
+    @property
+    def full(self) -> str:
+        """The program's own count of its steps, and of epochs where it counts these, if it has come to its end: "5 of 5"."""
+        bar, epochs = _BAR.match(self.line), list(_EPOCH.finditer(self.line))
+        steps = bar or _STEPS.search(self.line)
+        if bar is not None:  # of epochs, or of the steps of one that it names
+            epochs = [one for one in epochs if one["at"] is not None]
+        if steps is None or self.left:
+            return ""
+        if any(one["at"] is None or int(one["at"]) != int(one["all"]) for one in (steps, *epochs)):
+            return ""
+        return f"{int(steps['at'])} of {int(steps['all'])}"
+
+
+def _rest(at: int, all_: int) -> int:
+    return 0 if (all_ - at) * _SHARE <= all_ else all_ - at
+
+
+def unfilled(line: bytes) -> bool:
+    """Whether a line is a bar, of whatever, that is not full."""
+    bar = _ANY_BAR.search(line)
+    return bar is not None and _size(bar, "at") < _size(bar, "all")
+
+
+def _size(bar: re.Match[bytes], name: str) -> float:
+    """One side of a bar's count, of which each may have a unit of its own."""
+    unit = bar[name + "_unit"].upper()
+    return float(bar[name]) * float(1000 ** (_UNITS.index(unit) + 1 if unit else 0))

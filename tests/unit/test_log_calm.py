@@ -1,0 +1,67 @@
+"""Behind a good end: what is told calmly of what was looked for or compared, and what is missing of the result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netdoctor.model import Status
+from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log.parser import parse_text
+
+ENDED = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41)) + "Training finished\n"
+
+
+def status(text: str) -> Status:
+    return diagnose(replace(parse_text(text), written=False))[0].status
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("results differ by less than 1e-5 from the reference", "results differ from the reference by 12 %"),
+        ("config value lr differs from the default (0.1 vs 0.01)", "sha256 of model.safetensors differs from what was written"),
+        ("best checkpoint differs from the last one: keeping both", "reference differs: max abs diff 3.2 > 1e-3"),
+        ("peak memory differs per rank: 61.2 GiB to 63.0 GiB", "the weights differ between ranks"),
+        ("flash_attn not found; used sdpa", "checkpoint not found at /out/last.pt"),
+        ("generation config not found, using defaults", "validation results not found"),
+        ("cache miss: tokenizer not found in cache, read from hub", "output file /out/result.json not found"),
+        ("could not find a newer checkpoint, keeping the last one", "could not find the checkpoint that was just saved"),
+        ("no such checkpoint to remove: ok", "no such checkpoint: 7 of 8 shards are there"),
+        ("throughput: 123 samples/s (expected: 120)", "expected 90 checkpoints but found 88"),
+        ("results: 91.2 vs. expected 91.0", "expected 8 ranks, got 7"),
+        ("val loss: 2.1 (unexpectedly good)", "peer unexpectedly closed"),
+    ],
+)
+def test_what_was_looked_for_or_compared_behind_the_end(calm: str, bad: str) -> None:
+    assert status(f"{ENDED}{calm}\n") is Status.PASS
+    assert status(f"{ENDED}{bad}\n") is Status.UNKNOWN
+
+
+def test_a_full_bar_that_is_drawn_again_is_no_further_work() -> None:
+    """tqdm draws a bar again when it is closed, behind what the program said meanwhile."""
+    bar = "1|1625|Loss: 1.58: 100%|##########| 1625/1625 [21:54<00:00,  1.23it/s]"
+    saved = "INFO:tune:Model checkpoint of size 2.30 GiB saved to /out/model.safetensors\n"
+    assert status(f"{bar}{saved}{saved}{bar}\nRunning with torchrun...\n") is Status.PASS
+    assert status(f"{bar}{saved}{saved}{bar.replace('1625', '999')}\nRunning with torchrun...\n") is Status.UNKNOWN
+    assert status(f"{bar}\nRunning with torchrun...\n") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        ("*** Best metric: 81.2 (epoch 299)", ""),
+        ("2026-06-01 10:02:00 | INFO | fairseq_cli.train | done training in 1234.5 seconds", "not done training"),
+        ("(TaskRunner pid=4) Final validation metrics: {'reward/mean@1': 0.78}", "(TaskRunner pid=4) validating"),
+        ("2026-06-15 17:28:57,662 - INFO - 预训练完成！", "2026-06-15 17:28:57,662 - INFO - 预训练未完成！"),
+        ("学習が完了しました。", "学習が失敗しました。"),
+        ("GPU 1: OK\nAll tests done", "GPU 1: FAULTY\nAll tests done"),
+    ],
+)
+@pytest.mark.parametrize("bar", ["", "(TaskRunner pid=4) Training Progress: 100%|####| 40/40 [5:12:13<00:00, 187.3s/it]\n"])
+def test_a_programs_own_way_to_say_that_it_is_done(said: str, instead: str, bar: str) -> None:
+    """A bar may be drawn full behind it."""
+    work = "".join(f"(TaskRunner pid=4) step {n}/40 loss 2.{n}\n" for n in range(3, 40, 3))
+    assert status(f"{work}{said}\n{bar}") is Status.PASS
+    assert status(f"{work}{instead}\n{bar}") is Status.UNKNOWN
