@@ -170,3 +170,16 @@ def test_a_shells_error_before_the_work_is_no_second_cause() -> None:
     limit = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-05T10:10:00 DUE TO TIME LIMIT ***\n"
     (job,) = diagnose(parse_text(conda + steps + limit))
     assert job.message.endswith("its time limit")
+
+
+def test_the_last_word_of_a_proxy_s_caller_is_no_reason() -> None:
+    """NCCL 2.18 keeps it in the place of what the proxy thread said, and without NCCL_DEBUG nothing else is printed."""
+    where = "/pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690"
+    text = (
+        f"[rank0]: torch.distributed.DistBackendError: NCCL error in: {where}, internal error, NCCL version 2.18.3\n"
+        "[rank0]: ncclInternalError: Internal check failed.\n[rank0]: Last error:\n"
+        "[rank0]: Socket recv failed while polling for opId=0x5600578dcc20\n"
+    )
+    (one,) = diagnose(parse_text(text))
+    assert one.status is Status.UNKNOWN and one.message.endswith("the lines that say why are not in this log")
+    assert one.how and "NCCL_DEBUG=INFO" in one.how

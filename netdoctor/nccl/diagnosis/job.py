@@ -91,7 +91,8 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, "the end of every rank's own log")
     if trouble:
         text = f"{_headline(end)}, and no rule explains {_these(len(trouble))}"
-        if not any(e.kind not in {"generic", "torch_echo"} and not summary(e) for e in trouble):
+        # "secondary": a rank's call to its own proxy thread failed, of which NCCL keeps the last word alone where nothing is logged.
+        if not any(e.kind not in {"generic", "torch_echo", "secondary"} and not summary(e) for e in trouble):
             text = f"{_headline(end)}, and the lines that say why are not in this log"
         kinds = {e.kind for e in trouble}
         told = _TOLD.get(kinds.pop()) if len(kinds) == 1 else None
