@@ -67,7 +67,7 @@ class Range:
     def text(self) -> str:
         """Configured, not counted: who listens just now changes from run to run."""
         reserved = self.inside(self.ports.reserved or ())
-        of = f", {reserved} of them reserved" if reserved else ""
+        of = f", {reserved:,} of them reserved" if reserved else ""
         return f"the range {self.low} {self.high} has {count(self.high - self.low + 1, 'port')}{of}"
 
     def inside(self, some: Iterable[int]) -> int:

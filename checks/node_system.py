@@ -62,6 +62,7 @@ CONNECTIONS = Fix(
         "conntrack -L | head   # whose they are",
     ),
 )
+PLACES = {"/": "/.x   # as root", "HOME": "$HOME/x; findmnt -T $HOME"}
 SPACE = Fix("make room there, or name another folder (TMPDIR)", ("df -h", "df -i", "quota"))
 
 
@@ -126,6 +127,9 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     none = not good and lost is None and vantage.job_environment
     spared = system.spared(vantage.euid == 0) if vantage.job_environment else {}
     broken = {name: one for name, one in broken.items() if name not in spared}
+    for name, silent in system.rooms.items():  # HOME on a server that is gone: what a job reads and caches there hangs
+        if name not in tried and isinstance(silent, Unavailable) and silent.kind is not Kind.ABSENT:
+            yield unknown(f"whether {name} takes a file was not seen: {silent}", subject=name, how=f"touch {PLACES[name]}")
     for name, (room, words) in broken.items():
         mend = SPACE if room.full else REPAIR
         yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=cost.SOMETIMES, fix=mend)
