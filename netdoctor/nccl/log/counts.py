@@ -128,6 +128,10 @@ def _rest(at: int, all_: int) -> int:
     return 0 if (all_ - at) * _SHARE <= all_ else all_ - at
 
 
+def is_bar(line: bytes) -> bool:
+    return _ANY_BAR.search(line) is not None
+
+
 def unfilled(line: bytes) -> bool:
     """Whether a line is a bar, of whatever, that is not full."""
     bar = _ANY_BAR.search(line)
