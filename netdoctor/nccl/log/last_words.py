@@ -179,9 +179,9 @@ class LastWords:
         return ((program + b": " if program and program not in words else b"") + words.strip()[:200]).decode("utf-8", "replace")
 
     def work(self, line: bytes, number: int) -> int:
-        """A line that shows work; the number that it counts up to, or 0."""
+        """A line that shows work; the number that it counts up to, or 0; -1 where it shows nothing new."""
         if self._counts.redrawn(line):
-            return 0
+            return -1
         counted = self._counts.feed(line)
         if not (counted and self._work and self._counts.filled(line)):  # when it is drawn full says nothing of what came first
             self._work, self._work_at = line, number

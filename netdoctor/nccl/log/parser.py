@@ -331,7 +331,8 @@ class Parser:
         self._last_words.saw(line, number)
         if work:
             counted = self._last_words.work(line, number)
-            accumulator.worked(whose.rank(line[:_MARK]), number, counted, figure=figure)
+            if counted >= 0:
+                accumulator.worked(whose.rank(line[:_MARK]), number, counted, figure=figure)
         if (facts and self._facts(line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
         bare = BARE.search(line) if may_be_bare else None

@@ -182,7 +182,7 @@ PATTERNS: Final = (
     row(
         "node_failed",
         "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|marked dead|marked as dead|lost communication with a remote daemon",
-        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding(?:, setting DOWN)?$|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats|ORTE has lost communication with a remote daemon",
+        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding\b|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats|ORTE has lost communication with a remote daemon",
     ),
     row(
         "ended",
@@ -193,8 +193,8 @@ PATTERNS: Final = (
     row(
         "finished",
         "worker group|passed|out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|training has |finished training|max_epochs|max_steps|destroy_process_group|has not been destroyed before|training done|training is|training over|exit code 0|completed successfully|saving final|run finished",
-        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|completed successfully|exit code 0\b)",
-        "left right whole destroyed",  # a process, or a part of the work, came to its end: also where another one had died
+        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|exit code 0\b)",
+        "left right whole destroyed words",  # a process, or a part of the work, came to its end: also where another one had died
     ),
     # what ncclras prints, pasted: src/ras/client_support.cc
     row(
