@@ -77,3 +77,11 @@ def test_what_is_not_over_is_no_end_behind_a_full_count(said: str) -> None:
     work = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
     assert status(f"{work}uploaded 8/8 files\n") is Status.PASS
     assert status(f"{work}{said}\n") is Status.UNKNOWN
+
+
+def test_an_error_behind_nccls_own_end_counts_too() -> None:
+    """Of a program that tells nothing of its work."""
+    left = "node01:100:130 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1000 - Destroy COMPLETE\n"
+    up = "node01:100:130 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1000 commId 0x2 - Init COMPLETE\n"
+    assert status(up + left + "bye\n") is Status.PASS
+    assert status(f"{up}{left}checkpoint upload failed\n") is Status.UNKNOWN

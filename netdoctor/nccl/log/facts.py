@@ -146,8 +146,7 @@ class Event:
         """A death that NCCL did not cause: SIGKILL, the OOM killer, a scheduler's out-of-memory."""
         return (
             self.data.get("signal") in {"9", "SIGKILL"}
-            or "137"
-            in {self.data.get("code"), self.data.get("how", "").rpartition(" ")[2]}  # 128 + SIGKILL, as shells count it
+            or Wording.CODE_OF_SIGKILL.within(self.data.get("code") or self.data.get("how", ""))
             or self.data.get("how") in {"Killed", "killed", "Out Of Memory"}
             or Wording.OOM_KILLER.within(self.said)
         )

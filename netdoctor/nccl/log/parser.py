@@ -290,6 +290,8 @@ class Parser:
         shape = self._shape(msg, tagged=True, warns=level is Level.WARN)
         if shape.handler is not None:
             shape.handler(accumulator, writer.process, writer.head.dev, msg)
+        if shape.ends:
+            self._last_words.ended(number)
         if shape.patterns:
             self._events.collect(shape, msg, writer, number, level)
         if level is Level.DIAG and len(accumulator.diagnostics) < 512:
