@@ -82,7 +82,7 @@ class Counts:
     def redrawn(self, line: bytes) -> bool:
         """Whether a bar shows nothing new: none of its steps, or what it has shown, as where tqdm draws it again to close it,
         also behind what ended the program."""
-        bar = _ANY_BAR.search(line)
+        bar = _ANY_BAR.search(line) if b"%|" in line else None
         if bar is None:
             return False
         again = self._bars.get(bar["all"]) == bar["at"] or _size(bar, "at") == 0
