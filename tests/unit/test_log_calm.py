@@ -32,6 +32,11 @@ def status(text: str) -> Status:
         ("throughput: 123 samples/s (expected: 120)", "expected 90 checkpoints but found 88"),
         ("results: 91.2 vs. expected 91.0", "expected 8 ranks, got 7"),
         ("val loss: 2.1 (unexpectedly good)", "peer unexpectedly closed"),
+        ("ECC errors: 0", "ECC errors: 3"),
+        ("uncorrectable ECC errors: 0", "uncorrectable ECC errors: 2"),
+        ("0 unhealthy nodes", "GPU 3 is unhealthy and was drained"),
+        ("all ranks exited cleanly", "3 ranks exited cleanly, 1 did not"),
+        ("loss: 2.1, it did not improve", "the model diverged"),
     ],
 )
 def test_what_was_looked_for_or_compared_behind_the_end(calm: str, bad: str) -> None:
@@ -65,3 +70,18 @@ def test_a_programs_own_way_to_say_that_it_is_done(said: str, instead: str, bar:
     work = "".join(f"(TaskRunner pid=4) step {n}/40 loss 2.{n}\n" for n in range(3, 40, 3))
     assert status(f"{work}{said}\n{bar}") is Status.PASS
     assert status(f"{work}{instead}\n{bar}") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("said", ["uploaded 7/8 files", "retrying the upload (attempt 2/5)", "pmix_server: unable to connect"])
+def test_what_is_not_over_is_no_end_behind_a_full_count(said: str) -> None:
+    work = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
+    assert status(f"{work}uploaded 8/8 files\n") is Status.PASS
+    assert status(f"{work}{said}\n") is Status.UNKNOWN
+
+
+def test_an_error_behind_nccls_own_end_counts_too() -> None:
+    """Of a program that tells nothing of its work."""
+    left = "node01:100:130 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1000 - Destroy COMPLETE\n"
+    up = "node01:100:130 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1000 commId 0x2 - Init COMPLETE\n"
+    assert status(up + left + "bye\n") is Status.PASS
+    assert status(f"{up}{left}checkpoint upload failed\n") is Status.UNKNOWN

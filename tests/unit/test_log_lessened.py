@@ -143,7 +143,9 @@ COUNTED = "".join(f"step {n}/90 loss 2.{n}\n" for n in range(30, 41))
     ],
 )
 def test_its_own_count_takes_the_good_word_back(work: str, status: Status) -> None:
-    assert of(work + END).status is status
+    finding = of(work + END)
+    assert finding.status is status
+    assert status is Status.PASS or "its own count has not come to its end" in finding.message
 
 
 def test_the_word_of_one_rank_is_not_that_of_the_job() -> None:

@@ -198,3 +198,20 @@ def test_what_ended_before_any_work_may_have_been_a_probe() -> None:
     probed = AT_THE_BOTTOM + "ModuleNotFoundError: No module named 'flash_attn'\n"
     full = "".join(f"step {n}/90 loss 2.1\n" for n in range(85, 91))
     assert [f.status for f in diagnose(replace(parse_text(probed + full + EVALUATED), written=False))] == [Status.PASS]
+
+
+@pytest.mark.parametrize("word", ["Training finished", "finished training", "All done!", "Job completed successfully"])
+@pytest.mark.parametrize(
+    "ended",
+    [
+        AT_THE_BOTTOM + "ValueError: no such column\n",
+        AT_THE_BOTTOM + OOM,
+        AT_THE_BOTTOM + "ValueError: no such column\nEpoch 0:   0%|          | 0/10 [00:00<?, ?it/s]\n",
+        "RuntimeError: connect() timed out. Original timeout was 60000 ms.\n",
+        "RuntimeError: [/w/third_party/gloo/gloo/transport/tcp/pair.cc:799] connect [10.0.0.7]:13195: Connection timed out\n",
+    ],
+)
+def test_a_scripts_word_behind_a_program_that_died_is_no_end(ended: str, word: str) -> None:
+    """A batch script says so whatever its program came to; what the program did after it would show."""
+    found = diagnose(replace(parse_text(f"{ended}{word}\n"), written=False))
+    assert found[0].status is Status.FAIL

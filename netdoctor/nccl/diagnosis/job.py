@@ -17,6 +17,7 @@ from netdoctor.nccl.diagnosis.rdma import unopened
 from netdoctor.nccl.diagnosis.unexplained import alleges, last_words, unexplained
 from netdoctor.nccl.diagnosis.waiting import which
 from netdoctor.nccl.diagnosis.went_on import After, after, before, on_the_way_out, order, overcome, printed
+from netdoctor.nccl.log import closing
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import STEPS, Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -95,8 +96,10 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         if not any(e.kind not in {"generic", "torch_echo", "secondary"} and not summary(e) for e in trouble):
             text = f"{_headline(end)}, and the lines that say why are not in this log"
         kinds = {e.kind for e in trouble}
-        told = _TOLD.get(kinds.pop()) if len(kinds) == 1 else None
+        told = _TOLD.get(next(iter(kinds))) if len(kinds) == 1 else None
         text, how = told(trouble[0]) if told is not None else (text, _NEXT)
+        if kinds == {"last_words"} and all(closing.in_words(e.text.encode()) for e in trouble):
+            text = "the program says that its training is over, and takes it back, or its own count has not come to its end"
         return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, how)
     if explained:
         return Finding(Status.PASS, f"{_headline(end)}: the log shows why", "job", evidence=evidence, check="log")

@@ -82,7 +82,9 @@ def _final(log: LogFacts, e: Event) -> bool:
 def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
     if printed(log, e):
         return _after_printed(log, e)
-    good = [f for f in log.of("finished") if f.file == e.file and f.last > e.last and _of_all(log, f, e)]
+    good = [
+        f for f in log.of("finished") if f.file == e.file and f.last > e.last and _of_all(log, f, e) and _vouches(log, f, e)
+    ]
     if _up_again(log, e) or any(not _fell(e) or f.rank is None or e.rank in {f.rank, *f.ranks} for f in good):
         return After.WENT_ON
     silent = After.UNTOLD if good else After.STOPPED
@@ -122,9 +124,15 @@ def _up_again(log: LogFacts, e: Event) -> bool:
 def _after_printed(log: LogFacts, e: Event) -> After:
     """What somebody caught did no harm where many steps follow, or the end of the work; of what comes time and again, and of a
     script's own word that it is done, nobody knows."""
-    ends = (f for f in log.of("finished") if f.file == e.file and f.last > e.last)
+    ends = (f for f in log.of("finished") if f.file == e.file and f.last > e.last and _vouches(log, f, e))
     done = e.count < _OFTEN and any("bar" in f.data or not {"left", "closed"} & f.data.keys() for f in ends)
     return After.WENT_ON if done or worked_on(log, e) else After.UNTOLD
+
+
+def _vouches(log: LogFacts, finished: Event, e: Event) -> bool:
+    """Whether a good end shows that it went on after `e`.  "Training finished" a script says also behind a program that died:
+    such words need work behind it."""
+    return "words" not in finished.data or log.good.get(e.file, 0) > e.last
 
 
 def _server(log: LogFacts, e: Event) -> After | None:

@@ -151,7 +151,7 @@ _SOME: Final = re.compile(
     rb"(?:\b(?:completed?|finished|done|passed|ok|succeeded"
     rb"|(?:rank|node|worker|gpu|process|task|job)\w*)\W{1,3}(?=\d+ ?/ ?\d+\W*$)|(?<![\w./\-])"
     rb"(?=\d+ ?(?:/|of|out of) ?\d+ (?:ok\b|passed|succe"
-    rb"|\w{0,20} ?(?:rank|node|worker|gpu|process|task|job|test|host|check|pod|shard|replica))))"
+    rb"|\w{0,20} ?(?:rank|node|worker|gpu|process|task|job|test|host|check|pod|shard|replica|file))))"
     rb"(?P<at>\d{1,7}) ?(?:/|of|out of) ?(?P<all>\d{1,7})",
     re.IGNORECASE,
 )

@@ -52,7 +52,7 @@ class Counts:
     def __init__(self) -> None:
         self.line = b""  # the last that counts steps
         self._left = 0
-        self._full = b""  # what the last full bar counted
+        self._bars: dict[bytes, bytes] = {}  # what bars count up to -> how far they have come
         self._each: dict[int, _Count] = {}
 
     def feed(self, line: bytes) -> int:
@@ -80,11 +80,14 @@ class Counts:
         return count is not None and count.lines >= _OFTEN and at + count.stride > all_
 
     def redrawn(self, line: bytes) -> bool:
-        """Whether a bar that was full is told again, as tqdm does when it is closed, perhaps behind what came after it."""
-        bar = _ANY_BAR.search(line)
-        if bar is None or bar["at"] != bar["all"]:
+        """Whether a bar shows nothing new: none of its steps, or what it has shown, as where tqdm draws it again to close it,
+        also behind what ended the program."""
+        bar = _ANY_BAR.search(line) if b"%|" in line else None
+        if bar is None:
             return False
-        again, self._full = bar["all"] == self._full, bar["all"]
+        again = self._bars.get(bar["all"]) == bar["at"] or _size(bar, "at") == 0
+        if bar["all"] in self._bars or len(self._bars) < _TOTALS:
+            self._bars[bar["all"]] = bar["at"]
         return again
 
     def filled(self, line: bytes) -> bool:
@@ -126,6 +129,10 @@ class Counts:
 
 def _rest(at: int, all_: int) -> int:
     return 0 if (all_ - at) * _SHARE <= all_ else all_ - at
+
+
+def is_bar(line: bytes) -> bool:
+    return _ANY_BAR.search(line) is not None
 
 
 def unfilled(line: bytes) -> bool:

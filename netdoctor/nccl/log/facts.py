@@ -146,6 +146,7 @@ class Event:
         """A death that NCCL did not cause: SIGKILL, the OOM killer, a scheduler's out-of-memory."""
         return (
             self.data.get("signal") in {"9", "SIGKILL"}
+            or Wording.CODE_OF_SIGKILL.within(self.data.get("code") or self.data.get("how", ""))
             or self.data.get("how") in {"Killed", "killed", "Out Of Memory"}
             or Wording.OOM_KILLER.within(self.said)
         )

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Final
 
 from netdoctor.nccl.log import closing, whose
-from netdoctor.nccl.log.counts import Counts, unfilled
+from netdoctor.nccl.log.counts import Counts, is_bar, unfilled
 from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.pattern import any_of
 from netdoctor.nccl.log.times import minutes
@@ -38,7 +38,7 @@ _RARELY: Final = re.compile(
 # agree: each excuses the clause that it is, and nothing else of its line.
 _BAD: Final = (
     rb"(?:fail\w*|kill\w*|abort\w*|crash\w*|drop\w*|reject\w*|skip\w*|time[ds]?[ _-]?outs?|refused|denied|expired|lost"
-    rb"|mismatch\w*|unexpected\w*|invalid|stall\w*|unreachable|exceeded|differ\w*|insufficient|missing)"
+    rb"|mismatch\w*|unexpected\w*|invalid|stall\w*|unreachable|exceeded|differ\w*|insufficient|missing|uncorrectable|unhealthy|degraded|interrupted)"
 )
 # None, and not the first of several: "rank 0 failed".
 _NOUGHT: Final = (
@@ -48,7 +48,8 @@ _NO_COUNT: Final = re.compile(
     rb"\b(?:no|" + _NOUGHT + rb"|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
     rb"|\b(?:best|lowest) (?:\w{1,20} )?errors?\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
-    rb"|\berrors?[:=] {0,4}(?:[\d.]+(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
+    # more errors than none are counted, where one is a figure
+    rb"|\berrors?[:=] {0,4}(?:(?:(?<!s[:=])(?<!s[:=] )\d+|0|\d*\.\d+)(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
     rb"|(?<![\w.])(?:no|" + _NOUGHT + rb"|zero) (?:[a-z]{1,20} ){0,2}" + _BAD + rb"\b"
     rb"|\b" + _BAD + rb"(?: ?[^\W\d]{1,20}){0,4} *[:=] *(?:0\b(?!\.)|\[\]|none\b|null\b)|\btimeout[:=] *\d+"
     rb"|(?<![\w.])(?P<n>\d+)\b(?!\.\d)\D{1,40}\bexpect(?:ed|s):? \W?(?P=n)\b(?!\.\d)"
@@ -74,6 +75,7 @@ _EQUAL: Final = (
 _HINTS: Final = re.compile(
     rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
     rb"|unexpected(?!ly (?:good|well|fast|high|low|large|small)\b)\w*|unable to|cannot|could(?: not|n.t)"
+    rb"|unhealthy|degraded|diverged?|interrupted|no heartbeats?|did not(?=\W*$)|uncorrectable"
     rb"|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient|unavailable|exceeded|\d+,? expected"
     # from what it was to be equal to, and by no tolerance; of one setting, or of two files, it is no fault
     rb"|differs?\b(?! (?:by|at) (?:less|most)\b)(?=.{0,60}\b(?:" + _EQUAL + rb")\b)|(?:" + _EQUAL + rb")\b.{0,60}\bdiffers?"
@@ -99,8 +101,8 @@ _STILL: Final = re.compile(
 )
 # What a program begins behind its last step, and may not come to the end of.
 _BEGUN: Final = re.compile(
-    rb"\b(?:sav|writ|stor|export|upload|push|load|start|begin|evaluat|validat|test|merg|gather|convert|wait|run)+ing\b|\.\.\.\W*$"
-    rb"|\xe2\x80\xa6\W*$",
+    rb"\b(?:sav|writ|stor|export|upload|push|load|start|begin|evaluat|validat|test|merg|gather|convert|wait|run"
+    rb"|retry|restart|reconnect|resum|compil|copy|sync|compress|archiv|transfer|download|generat)+ing\b|\.\.\.\W*$|\xe2\x80\xa6\W*$",
     re.IGNORECASE,
 )
 # What c10 puts below an exception's own words (c10/util/Exception.cpp): it is of the line before, and says nothing by itself.
@@ -177,9 +179,9 @@ class LastWords:
         return ((program + b": " if program and program not in words else b"") + words.strip()[:200]).decode("utf-8", "replace")
 
     def work(self, line: bytes, number: int) -> int:
-        """A line that shows work; the number that it counts up to, or 0."""
+        """A line that shows work; the number that it counts up to, or 0; -1 where it shows nothing new."""
         if self._counts.redrawn(line):
-            return 0
+            return -1
         counted = self._counts.feed(line)
         if not (counted and self._work and self._counts.filled(line)):  # when it is drawn full says nothing of what came first
             self._work, self._work_at = line, number
@@ -241,7 +243,9 @@ class LastWords:
     @property
     def counted(self) -> str:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
-        if self.latest in {self._counts.line, self._work} or _BEGUN.search(self.latest) or self._hinted or self._lines:
+        if self.latest in {self._counts.line, self._work} or _BEGUN.search(self.latest) or is_bar(self.latest):
+            return ""
+        if self._hinted or self._lines:
             return ""
         if closing.doubtful(self.latest) or any(0 < one != whose.rank(self._work) for one in whose.spoken_of(self.latest)):
             return ""  # a rank beyond the first, of a log that others write, too, speaks for itself

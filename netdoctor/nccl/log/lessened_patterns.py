@@ -30,7 +30,7 @@ def _no_number(words: str, needles: str = "nan|inf|finite") -> Pattern:
 
 
 # --- Fewer than there were to be.
-_THINGS: Final = r"(?:GPUs?|devices|nodes|ranks|workers|hosts)"
+_THINGS: Final = r"(?:GPUs|devices|nodes|ranks|workers|hosts)"
 _GOES_ON: Final = r"(?:going on|carrying on|continuing|proceeding)"
 _GONE: Final = "unavailable|missing|lost|unhealthy|offline|dead"
 # --- The CPU, for want of a GPU.
@@ -92,7 +92,7 @@ PATTERNS: Final = (
     ),
     row(
         "lessened",
-        "gpu|devices|nodes|ranks|workers|hosts",
+        " gpus| devices| nodes| ranks| workers| hosts",
         rf"\b(?:(?:running|training|working|starting|launching|continuing|proceeding)(?: \w+)? (?:on|with|over)|using) (?:only )?(?P<some>\d+) ?(?:of|out of|/) ?(?:the )?(?!(?P=some)\b)\d+ (?:\w+ )?{_THINGS}\b(?! per)",
     ),
     # a program's own words; torch/amp (autocast_mode.py, grad_scaler.py), jax/_src/xla_bridge.py, Lightning (log_device_info),

@@ -98,7 +98,7 @@ PATTERNS: Final = (
     row(
         "finished",
         "interpreter state is not initialized|saved to|written to|exported to|saved →|saved ->|all done",
-        rf"(?P<left>(?:{BEGIN}|\bINFO:? )All done\b(?!\W? ?\w)|Python interpreter state is not initialized\. The process may be terminated|\b(?:results?|predictions?|metrics|scores|summary)\b.{{0,30}} (?:(?:saved|written|exported) to\b|saved (?:->|→)))",
-        "left",
+        rf"(?P<left>(?P<words>(?:{BEGIN}|\bINFO:? )All done\b(?!\W? ?\w))|Python interpreter state is not initialized\. The process may be terminated|\b(?:results?|predictions?|metrics|scores|summary)\b.{{0,30}} (?:(?:saved|written|exported) to\b|saved (?:->|→)))",
+        "left words",
     ),
 )

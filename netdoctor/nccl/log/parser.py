@@ -290,6 +290,8 @@ class Parser:
         shape = self._shape(msg, tagged=True, warns=level is Level.WARN)
         if shape.handler is not None:
             shape.handler(accumulator, writer.process, writer.head.dev, msg)
+        if shape.ends:
+            self._last_words.ended(number)
         if shape.patterns:
             self._events.collect(shape, msg, writer, number, level)
         if level is Level.DIAG and len(accumulator.diagnostics) < 512:
@@ -331,7 +333,8 @@ class Parser:
         self._last_words.saw(line, number)
         if work:
             counted = self._last_words.work(line, number)
-            accumulator.worked(whose.rank(line[:_MARK]), number, counted, figure=figure)
+            if counted >= 0:
+                accumulator.worked(whose.rank(line[:_MARK]), number, counted, figure=figure)
         if (facts and self._facts(line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
         bare = BARE.search(line) if may_be_bare else None

@@ -41,6 +41,15 @@ PATTERNS: Final = (
         r"^(?!.*(?:/dev/shm|torch_\d|psm_|nccl-\w|shared.memory|\bshm\b|NCCL WARN|ptl_tcp|gloo/|\bUCX\b|\.c:\d+ +(?:Fatal|Assertion)|\bib_|ibv_|mlx[45]|libfabric|fi_|MPI_)).*?(?:(?P<full>\[Errno 28\]|No space left on device|StorageFull|os error 28\b|Os \{ code: 28\b|\bENOSPC\b)|(?P<quota>\[Errno 122\]|Disk quota exceeded|os error 122\b|Os \{ code: 122\b|\bEDQUOT\b)|(?P<read_only>\[Errno 30\]|Read-only file system|os error 30\b)|(?P<gone>\[Errno 116\]|Stale file handle|Stale NFS file handle|os error 116\b|\[Errno 10[78]\]|(?:Transport|Cannot send after transport) endpoint)|(?P<broken>\[Errno 5\]|Input/output error(?=[:'\")\s]*/)|(?:/|['\"][\w.~\-]{1,200}['\"]|\b(?:file|read|writ|open|sav|load|copy|director|disk|mount)\w*\b).{0,200}?Input/output error(?=[:'\")\s]*(?: \[repeated \d+x across cluster\])? *$)|os error 5\b|\[Errno 121\]|Remote I/O error)|(?P<write>PytorchStreamWriter failed writing|file write failed|basic_ios::clear: iostream error|inline_container\.cc:\d+\] \. unexpected pos))",
         "full quota read_only gone broken write",
     ),
+    # the kernel's word of a disk and of what lies on it: block/blk-core.c (print_req_error), fs/ext4/super.c, fs/xfs/xfs_error.c,
+    # drivers/nvme/host
+    row(
+        "storage",
+        "i/o error|error, dev |ext4-fs error|corruption|metadata i/o|controller is down",
+        r"(?:\]|kernel:) (?P<broken>(?:(?:blk_update_request: )?(?:critical \w+|I/O) error, dev (?!sr|fd|loop)\w+|Buffer I/O error on dev|EXT4-fs error \(device \w+\)"
+        r"|XFS \([\w\-]+\): (?:Corruption|Metadata (?:I/O Error|corruption)|log I/O error)|nvme nvme\d+: controller is down).{0,120})",
+        "broken",
+    ),
     # GPUs that a cluster does not have, as those say that ask for them
     row(
         "short",

@@ -28,7 +28,7 @@ _SPEAKS_OF: Final = re.compile(
 def marked(raw: bytes) -> tuple[int, bool]:
     """The rank, or -1, and whether it is what srun --label calls a task, which may be a launcher of several."""
     head = raw[:_HEAD]
-    match = _OWN.search(head) or _MARK.search(head) or _BEGINS.search(head)
+    match = _OWN.search(head) or _MARK.search(head) or (_BEGINS.search(head) if b"ank" in head or b"ANK" in head else None)
     if match is None:
         return -1, False
     number = next(g for g in match.groups() if g is not None)

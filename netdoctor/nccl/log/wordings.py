@@ -27,6 +27,7 @@ class Wording(Enum):
         "no space left on device|disk quota exceeded|stale file handle|read-only file system"  # ENOSPC, EDQUOT, ESTALE, EROFS
     )
     ABORTED = "(?-i:Aborted)"  # strsignal(SIGABRT), as a shell or srun reports it
+    CODE_OF_SIGKILL = r"\b137$"  # 128 + SIGKILL, as shells count it
     EXIT_OF_ABORT = "134"  # 128 + SIGABRT
     ABORTED_ITSELF = r"rank (?P<rank>\d{1,7}) nranks (?P<n>\d{1,5}) .{0,80}Abort COMPLETE"  # src/init.cc
     REMOTE = "remote"  # ncclRemoteError, and its text
