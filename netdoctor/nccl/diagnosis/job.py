@@ -92,7 +92,7 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return _unknown(text, author(trouble), {**evidence, "lines": _verbatim(trouble)}, "the end of every rank's own log")
     if trouble:
         text = f"{_headline(end)}, and no rule explains {_these(len(trouble))}"
-        # "secondary": a rank's call to its own proxy thread failed, of which NCCL keeps the last word alone where nothing is logged.
+        # "secondary": a rank's call to its own proxy thread failed; without NCCL_DEBUG that last word is all that NCCL leaves.
         if not any(e.kind not in {"generic", "torch_echo", "secondary"} and not summary(e) for e in trouble):
             text = f"{_headline(end)}, and the lines that say why are not in this log"
         kinds = {e.kind for e in trouble}
