@@ -6,7 +6,6 @@ between the two, so the middle is wrong by half the round trip at most, however 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -70,6 +69,8 @@ def faults(known: Mapping[N, Clock | None], name: Callable[[N], str]) -> list[Fa
 
 def _wrong(told: Mapping[N, Clock], unknown: int) -> tuple[N, ...]:
     """Those that a clear majority is far from; none where there is no such majority."""
+    import statistics  # with its fractions and decimals; a look at one node has no clocks to compare
+
     middle = statistics.median_low([one.ahead for one in told.values()])
     away = tuple(node for node, one in told.items() if abs(one.ahead - middle) - one.within > REFUSED)
     near = len(told) - len(away)
