@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from netdoctor.model import Word, record
@@ -55,9 +55,10 @@ def outcome(log: LogFacts) -> Outcome:
     failed = [e for e in log.above_info(*SIGNS) if _stopped(log, e) and not _leaving(log, e)]
     orders = ends(log)
     if orders and not any(before(e, orders[0]) for e in failed if e.kind != "trouble"):
-        told = [e.data.get("why", "CANCELLED").upper() for e in orders]
-        why = next((one for one in told if one not in _SIGNALS), told[0])  # a scheduler's word says who sent the signal
-        return Outcome(Ending.ENDED, _ENDED.get(why.upper(), f"it was ended from outside: {why}"), orders[:1])
+        decides = _deciding(orders)
+        why = decides.data.get("why", "CANCELLED").upper()
+        shown = orders[:1] if decides is orders[0] else (orders[0], decides)
+        return Outcome(Ending.ENDED, _ENDED.get(why, f"it was ended from outside: {why}"), shown)
     if failed:
         return Outcome(Ending.FAILED, kind(failed[0].kind).how, tuple(failed[:1]))
     # That a process took itself down says least of how it did.
@@ -66,6 +67,15 @@ def outcome(log: LogFacts) -> Outcome:
         return Outcome(Ending.FINISHED, "it ran to its end", tuple(finished[-1:]))
     how = "the log breaks off in the middle of a line" if log.unended else "it runs still, or the log was cut off"
     return Outcome(Ending.OPEN, how)
+
+
+def _deciding(orders: Sequence[Event]) -> Event:
+    """Of several orders the one that tells most: a scheduler's word says who sent a signal, and slurmstepd's of the job may
+    give the reason that its word of the step before leaves out."""
+    said = next((e for e in orders if e.data.get("why", "CANCELLED").upper() not in _SIGNALS), orders[0])
+    if "why" in said.data:
+        return said
+    return next((e for e in orders if e.data.get("why", "").upper() in _SLURMS), said)
 
 
 def _of_a_part(log: LogFacts, e: Event) -> bool:
@@ -129,6 +139,7 @@ def _leaving(log: LogFacts, e: Event) -> bool:
 
 
 _SIGNALS: Final = frozenset({"SIGTERM", "15", "TERMINATED", "FORCE TERMINATED", "SIGUSR1", "SIGUSR2"})
+_SLURMS: Final = frozenset({"TIME LIMIT", "PREEMPTION", "JOB REQUEUE", "DUE TO TIME LIMIT", "DUE TO PREEMPTION"})
 _ENDED: Final = {
     "FAILED LIVENESS PROBE": "Kubernetes restarts its container: its liveness probe failed (asked too early, or no answer)",
     "FAILED STARTUP PROBE": "Kubernetes restarts its container: its startup probe failed (it takes longer than allowed)",
