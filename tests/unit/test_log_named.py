@@ -35,3 +35,32 @@ def test_of_several_orders_the_one_with_a_reason_tells_it(reason: str, told: str
 
 def test_a_signal_beside_a_bare_order_is_no_reason() -> None:
     assert "Ctrl-C" not in of(STEPS + STEP + "KeyboardInterrupt\n")[0].message
+
+
+# Open MPI, orte/mca/errmgr/base and prrte: "[node-died]" of their help texts
+LOST = """{0} has lost communication with a remote daemon.
+
+  HNP daemon   : {1},0]{2} on node bert-launcher-gdqv7
+  Remote daemon: {1},20]{2} on node bert-worker-19
+
+This is usually due to either a failure of the TCP network
+connection to the node, or possibly an internal failure of
+the daemon itself. We cannot recover from this failure, and
+therefore will terminate the job.
+"""
+
+
+@pytest.mark.parametrize("text", [LOST.format("ORTE", "[[43015,0]", ""), LOST.format("PRTE", "[prterun-bert-34@0", "")])
+def test_mpirun_names_the_node_of_the_daemon_that_it_lost(text: str) -> None:
+    found = of(text)[0]
+    assert (found.cause, found.subject) == ("rank_died", "bert-worker-19")
+    assert "mpirun lost its daemon on bert-worker-19" in found.message
+    assert "scheduler" not in found.message
+
+
+def test_the_scheduler_still_names_its_own() -> None:
+    found = of(
+        STEPS
+        + "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***\n"
+    )
+    assert any("the scheduler lost a node" in f.message for f in found)

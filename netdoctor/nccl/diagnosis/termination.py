@@ -123,6 +123,12 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
         host = next(iter(caught(lost, "host")), None)
         text = f"the scheduler lost {host or 'a node'}: the job ended with it"
         how = "sinfo -R; scontrol show node <node>; the console and dmesg of that node"
+        if all("daemon" in e.data for e in lost):
+            text = f"mpirun lost its daemon on {host or 'a node'}, and ended the job: that node or pod, the daemon on it or the"
+            text += " way to it failed"
+            how = (
+                f"on {host or 'that node'}: last -x reboot; dmesg -T | tail; of a pod: kubectl get events; kubectl describe pod"
+            )
         yield Hypothesis("rank_died", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
         yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, lost, how=how, subject=host, fault=Fault.NODE)
         yield Hypothesis("inventory", Confidence.OPEN_MINUS, "a node of the job failed", lost)

@@ -94,6 +94,7 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
         rb"\[(?P<module>nfs|nfsv\d|sunrpc|lustre|ptlrpc|ceph|libceph|cifs|fuse|xfs|ext4|jbd2|btrfs|beegfs|mmfs\w*)\]",
         rb"\b(?P<module>nfs|rpc_wait|lustre|ptlrpc|ceph|cifs|fuse|xfs|ext4|jbd2|btrfs)_\w+\+0x",
     ),
+    "node_failed": (rb"Remote daemon ?: +\S+ on node (?P<host>[\w.\-]+)",),  # Open MPI's and PRRTE's help texts: [node-died]
     "actor_died": (
         rb"\b(?i:ip)(?:[:=] ?| address: ?)\[?(?P<ip>\d[\d.]{6,14}|[\da-f:]{6,39})",
         rb"\b(?:Worker PID|pid)[:=] ?(?P<pid>\d+)",

@@ -181,8 +181,8 @@ PATTERNS: Final = (
     ),
     row(
         "node_failed",
-        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|marked dead|marked as dead|lost communication with a remote daemon",
-        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding\b|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats|ORTE has lost communication with a remote daemon",
+        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|marked dead|marked as dead",
+        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding\b|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
     ),
     row(
         "ended",

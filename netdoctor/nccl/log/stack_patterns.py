@@ -56,8 +56,14 @@ _DEAD: Final = (
     ),
     row(
         "node_failed",
-        "prte has lost communication|requested job terminate",
-        r"PRTE has lost communication with a remote daemon|PBS: job killed: node \d+ \((?P<host>[\w.\-]+)\) requested job terminate",
+        "has lost communication with a remote daemon",
+        r"(?P<daemon>\b(?:ORTE|PRTE) has lost communication with a remote daemon)",
+        follow=4,
+    ),
+    row(
+        "node_failed",
+        "requested job terminate",
+        r"PBS: job killed: node \d+ \((?P<host>[\w.\-]+)\) requested job terminate",
     ),
     row(
         "peer_closed",
