@@ -64,3 +64,22 @@ def test_the_scheduler_still_names_its_own() -> None:
         + "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***\n"
     )
     assert any("the scheduler lost a node" in f.message for f in found)
+
+
+OWNER = """ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
+        class_name: Runner
+        actor_id: 28507c63735529c3265367b501000000
+        pid: 159258
+        namespace: b9b0f765-f39a-441b-95d6-fe12e866f264
+        ip: 172.21.160.10
+The actor is dead because its owner has died. Owner Id: 01000000ff Owner Ip address: 172.21.160.9 Owner worker exit type: \
+SYSTEM_ERROR Worker exit detail: {}
+"""
+
+
+def test_the_node_of_an_actors_owner_that_crashed_is_named() -> None:
+    found = of(OWNER.format("Owner's node has crashed."))[0]
+    assert (found.cause, found.subject) == ("rank_died", "172.21.160.9")
+    assert "the node 172.21.160.9 of Ray crashed" in found.message
+    other = of(OWNER.format("Worker unexpectedly exits with a connection error code 2. End of file."))[0]
+    assert "crashed" not in other.message

@@ -148,7 +148,25 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
         said = [w for w in log.of("last_words") if any(w.file == e.file and w.line == e.line - 1 for e in gone)]
         notes = tuple(f"said right before it: {w.text[:200]} ({w.where})" for w in said)
         confidence = Confidence.EFFECT if late else Confidence.OPEN
+        if (node := next(filter(None, map(_crashed, gone)), None)) is not None:
+            text = f"the node {node} of Ray crashed, or Ray's control process had no answer of it any more:"
+            text += f" {who if who != 'job' else 'an actor'} died with it"
+            how = f"dmesg -T | tail, and Ray's gcs_server.out and raylet.out (session_latest/logs), on {node}"
+            confidence = confidence if late else Confidence.LIKELY_MINUS
+            yield Hypothesis("rank_died", confidence, text, gone, how=how, subject=node, notes=notes, fault=Fault.NODE)
+            return
         yield Hypothesis("rank_died", confidence, text, gone, _FIRST, subject=None if who == "job" else who, notes=notes)
+
+
+# Ray's GenOwnerDiedCause and GenNodeDiedCause (src/ray/gcs): the owner's node, or the actor's own
+_OWNERS_NODE: Final = re.compile(r"Owner Ip address: ?(?P<ip>[\da-fA-F.:]{3,39}) .{0,300}Owner's node has crashed")
+
+
+def _crashed(e: Event) -> str | None:
+    """The address of a node that Ray says is gone, with what ran there."""
+    if (owner := _OWNERS_NODE.search(e.text)) is not None:
+        return owner["ip"]
+    return e.data.get("ip") if Wording.ITS_NODE_DIED.within(e.text) else None
 
 
 def unstarted(log: LogFacts) -> Iterator[Hypothesis]:

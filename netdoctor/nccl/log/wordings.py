@@ -139,6 +139,7 @@ class Wording(Enum):
     MISMATCH_IGNORED = "ignoring"  # src/init.cc, NCCL_IGNORE_NET_MISMATCH
     ABSENT = "no such file"  # ENOENT
     SHORT_OF_SHM = "(?:out of|insufficient) shared memory"  # torch/utils/data/_utils/signal_handling.py
+    ITS_NODE_DIED = r"the actor (?:is dead|died) because its node has died"  # Ray's src/ray/gcs, GenNodeDiedCause
     RENDEZVOUS_LATE = "RendezvousTimeoutError"  # torch/distributed/elastic/rendezvous
     # sockets
     DNS_SILENT = "temporary failure|errno -3|gai error: -3"  # EAI_AGAIN
