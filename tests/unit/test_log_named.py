@@ -83,3 +83,10 @@ def test_the_node_of_an_actors_owner_that_crashed_is_named() -> None:
     assert "the node 172.21.160.9 of Ray crashed" in found.message
     other = of(OWNER.format("Worker unexpectedly exits with a connection error code 2. End of file."))[0]
     assert "crashed" not in other.message
+
+
+def test_what_printf_makes_of_no_name_is_no_host() -> None:
+    none = "nslookup: can't resolve '(null)': Name does not resolve\n"
+    found = of(none + "nslookup: can't resolve 'dlc1-master-0': Name does not resolve\nwaiting for master\n")[0]
+    assert (found.cause, found.subject) == ("missing_node", "dlc1-master-0")
+    assert "(null)" not in of(none)[0].subject
