@@ -90,3 +90,18 @@ def test_what_printf_makes_of_no_name_is_no_host() -> None:
     found = of(none + "nslookup: can't resolve 'dlc1-master-0': Name does not resolve\nwaiting for master\n")[0]
     assert (found.cause, found.subject) == ("missing_node", "dlc1-master-0")
     assert "(null)" not in of(none)[0].subject
+
+
+ADVICE = (
+    'sharbox:20:20 [0] /rccl/src/init.cc:127 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to hang!\n'
+)
+IPC = "sharbox:20:36 [1] /rccl/src/transport/p2p.cc:220 NCCL WARN hipIpc{}MemHandle failed : invalid argument\n"
+
+
+@pytest.mark.parametrize("call", ["Get", "Open"])
+def test_rccls_advice_is_no_cause_where_it_warns_of_another_thing(call: str) -> None:
+    found = of(ADVICE + "RCCL version 2.18.3+hip5.5 develop:6ecf771+\n" + IPC.format(call))[0]
+    assert found.cause == "p2p_disabled"
+    assert f"hipIpc{call}MemHandle failed : invalid argument" in found.message
+    assert of(ADVICE + STEPS)[0].status is not Status.FAIL
+    assert of("hipIpcGetMemHandle failed: invalid argument - IPC disabled for this rank\n" + STEPS)[0].status is not Status.FAIL

@@ -217,7 +217,7 @@ CUDA_FAILURES: Final = (
         Hypothesis("inventory", Confidence.OPEN, "the GPU may need a reset: dmesg tells"),
     ),
     CudaFailure(
-        "peer access|mapping of buffer",
+        "peer access|mapping of buffer|(?:cuda|hip)ipc(?:get|open)memhandle failed",
         Hypothesis(
             "p2p_disabled",
             Confidence.STRONG_MINUS,

@@ -180,13 +180,12 @@ _ACS = Fix(
 def acs(log: LogFacts) -> Iterator[Hypothesis]:
     """lspci's ACSCtl, and what RCCL says of the IOMMU."""
     events = log.of("acs")
-    if (
-        events
-        and all(e.data.get("iommu") for e in events)
-        and log.came_up
-        and not log.above_info("generic", "watchdog", "cuda")
-    ):
+    advice = bool(events) and all(e.data.get("iommu") for e in events)
+    worked = all(log.good.get(e.file, 0) > e.last for e in events)
+    if advice and (log.came_up or worked) and not log.above_info("generic", "watchdog", "cuda"):
         return  # RCCL's standing advice, which it gives on every start without the option (src/init.cc)
+    if advice and any(e.level is Level.WARN and e.kind not in {"acs", "generic"} for e in log.events):
+        return  # it warns of what failed, and of the option it would have done so anyway
     if events:
         iommu = any(e.data.get("iommu") for e in events)
         text = "the kernel runs without iommu=pt" if iommu else "ACS redirects peer-to-peer traffic on a PCIe bridge"

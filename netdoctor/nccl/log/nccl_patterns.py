@@ -181,10 +181,12 @@ PATTERNS: Final = (
     row("rank_twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks has already checked in"),
     row(
         "cuda",
-        "cudaevent|cudastream|cudamem|cudamalloc|cudaset|cudaget|cudadevice|cudalaunch|cudaipc|cudahost|cudafree|cuda failure|cuda error|cuda_error_|cuda runtime error|cudaerror|triton error|error 80|failed to open|failed to get|failed to peer with|thcudacheck|hip failure|hip error|cuda driver error|hip driver error",
+        "cudaevent|cudastream|cudamem|cudamalloc|cudaset|cudaget|cudadevice|cudalaunch|cudaipc|hipipc|cudahost|cudafree|cuda failure|cuda error|cuda_error_|cuda runtime error|cudaerror|triton error|error 80|failed to open|failed to get|failed to peer with|thcudacheck|hip failure|hip error|cuda driver error|hip driver error",
         # by the driver's name those alone after which the context is lost: of the others programs ask, and go on
         r"\bCUDA_ERROR_(?:ILLEGAL_(?:ADDRESS|INSTRUCTION)|MISALIGNED_ADDRESS|INVALID_(?:ADDRESS_SPACE|PC)|LAUNCH_FAILED|ASSERT"
         r"|HARDWARE_STACK_ERROR|ECC_UNCORRECTABLE): (?P<what11>[a-z][^\n]{3,120})|"
+        # src/transport/p2p.cc, and RCCL's of it
+        r"\b(?P<what13>(?:cuda|hip)Ipc(?:Get|Open)MemHandle failed ?: [a-z][^\n]{3,120})|"
         # Horovod throws the name of the call (gpu_context_impl.cc)
         r"\bcuda(?:Event|Stream|Mem|Malloc|Set|Get|Device|Launch|Ipc|Host|Free)\w{0,40} failed: (?P<what12>[a-z][^\n]{3,120})|"
         rf"\bcudaError(?P<name>[A-Z]\w{{3,60}}): (?P<what10>[a-z][^\n]{{3,120}})|failed to (?:open|get|peer with).{{0,40}}(?:handle|device \d+(?:\(=\w+\))?) ?: ?(?P<code3>\d+) (?P<what4>[a-z][^\n]{{3,100}})|Cuda error \S+ '(?P<what5>[^']{{1,200}})'|CUDA error (?P<code4>\d+) at \S+ (?P<what6>.{{1,120}})|CUDA runtime error \((?P<code5>\d+)\) ?: (?P<what8>.{{1,120}}?)(?= at /|$)|THCudaCheck FAIL .{{1,300}} error=(?P<code6>\d+) : (?P<what9>.{{1,120}})|Test (?:CUDA|HIP) failure \S+ {QUOTE}(?P<what7>[^'\"\n]{{1,160}})|(?:Cuda|HIP) failure (?:(?P<code>\d+) )?{QUOTE}(?P<what>[^'\"`\xe2\n]{{1,200}})|(?:(?:CUDA|HIP) (?:driver )?error|CUDA runtime error in .{{1,160}}?\)(?=: [a-z])|Triton Error \[\w+\]): ?(?P<what2>(?:[^\n(]|\(s\)){{1,120}})|Error (?P<code2>80\d): (?P<what3>.{{1,80}})",
