@@ -105,3 +105,32 @@ def test_rccls_advice_is_no_cause_where_it_warns_of_another_thing(call: str) -> 
     assert f"hipIpc{call}MemHandle failed : invalid argument" in found.message
     assert of(ADVICE + STEPS)[0].status is not Status.FAIL
     assert of("hipIpcGetMemHandle failed: invalid argument - IPC disabled for this rank\n" + STEPS)[0].status is not Status.FAIL
+
+
+# `ray status` (python/ray/autoscaler/_private/util.py, format_info_string)
+STATUS = """======== Autoscaler status: 2025-02-02 19:52:24.223188 ========
+Resources
+---------------------------------------------------------------
+Usage:
+ 0.0/384.0 CPU
+ {0}/16.0 GPU
+
+Demands:
+ {{{1}'GPU': 1.0}} * 1, {{'GPU': 1.0}} * 15 (PACK): 1+ pending placement groups
+
+(autoscaler +10m11s, ip=172.31.42.4) Error: No available node types can fulfill resource request {{{1}'GPU': 1.0}}. Add suitable
+"""
+NODE = "'node:ec2-1-2-3-4.compute.amazonaws.com': 0.001, "
+
+
+def test_a_node_that_is_asked_for_by_an_address_that_none_has() -> None:
+    found = of(STATUS.format("0.0", NODE))[0]
+    assert found.cause == "missing_node"
+    assert found.message.startswith("Ray waits for a node under the address ec2-1-2-3-4.compute.amazonaws.com, which none of")
+    assert found.fix is not None
+    assert "VLLM_HOST_IP" in str(found.fix)
+    busy = of(STATUS.format("0.0", ""))[0]
+    assert "no node has the free GPUs" in busy.message
+    known = "ray.init(): node 10.0.0.5 joined\n(RayWorker pid=12, ip=10.0.0.5) loading\n"
+    full = of(known + STATUS.format("16.0", NODE.replace("ec2-1-2-3-4.compute.amazonaws.com", "10.0.0.5")))[0]
+    assert "no node has the free GPUs" in full.message

@@ -8,10 +8,11 @@ from signal import Signals
 from typing import Final
 
 from netdoctor.model import Fix
+from netdoctor.nccl.diagnosis.addresses import is_ipv6
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import summary
-from netdoctor.nccl.diagnosis.went_on import After, after, before, overcome
+from netdoctor.nccl.diagnosis.went_on import After, after, before, order, overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 from netdoctor.textsafe import listed
@@ -198,12 +199,41 @@ def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
         ),
     )
     fix = fix if refused is None else _NODE
+    absent = _address_of_none(log, events)
+    if absent is not None:
+        text = f"Ray waits for a node under the address {absent}, which none of its nodes has: they are known by another one"
+        host, fix = absent, _ADDRESS
     if refused is not None and (denied := _DENIED.match(refused)) is not None:
         fix = Fix(
             "let whoever runs the job execute that file, on every node, and see that no file system there forbids it (noexec)",
             (f"chmod +x {denied[1]}; namei -l {denied[1]}; findmnt -T {denied[1]}",),
         )
     yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, events, fix, subject=host)
+
+
+# Ray gives each node a resource of the name node:<its address> (python/ray/_private/resource_spec.py, NODE_ID_PREFIX); vLLM
+# asks for that of the driver's own address, VLLM_HOST_IP (vllm/executor/ray_utils.py).
+_ADDRESS: Final = Fix(
+    "give each node the address by which Ray knows it",
+    (
+        "ray list nodes   # the addresses that it knows",
+        "export VLLM_HOST_IP=<that address of this node>   # an address, no name; of its own on every node",
+        "ray start --node-ip-address=<address> …",
+    ),
+)
+_DIGITS: Final = re.compile(r"[\d.]+")
+
+
+def _address_of_none(log: LogFacts, events: Sequence[Event]) -> str | None:
+    """The address of a node that a request of Ray's asks for by name, where `ray status` shows GPUs that are free: all of them,
+    or the address is a name.  One that is an address may be a node's whose own GPUs are taken."""
+    address = next(iter(caught(events, "address")), None)
+    told = max(log.of("gpus_free"), key=order, default=None)
+    if address is None or told is None:
+        return None
+    used, every = float(told.data["used"]), float(told.data["every"])
+    named = not is_ipv6(address) and not _DIGITS.fullmatch(address)
+    return address if (every - used >= 1 and named) or (used == 0 and every > 0) else None
 
 
 _DENIED: Final = re.compile(r"(/\S{1,300}): Permission denied")  # execve(2), EACCES

@@ -170,7 +170,7 @@ PATTERNS: Final = (
     row(
         "unstarted",
         "could not resolve hostname|can't resolve|unable to reliably start|placement group|no available node types|crashloopbackoff|imagepull|host key verification|permission denied (|not enough slots|unexpectedadmissionerror|unable to create step|unable to allocate resources",
-        r"ssh: (?P<unresolved>Could not resolve hostname) (?P<host>[\w.\-]+)|nslookup: can't resolve '(?:\(null\)|(?P<host2>[^']{1,253}))'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available|srun: error: Unable to (?:create step|allocate resources).{0,160})",
+        r"ssh: (?P<unresolved>Could not resolve hostname) (?P<host>[\w.\-]+)|nslookup: can't resolve '(?:\(null\)|(?P<host2>[^']{1,253}))'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request(?: \{[^}]{0,200}?'node:(?P<address>[^']{1,253})')?)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available|srun: error: Unable to (?:create step|allocate resources).{0,160})",
         "host unhealthy",
     ),
     row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7, each=True),

@@ -209,6 +209,8 @@ _UNSTARTED: Final = (
         "response from daemon|unresolvable cdi|failed to start container",
         r"Error response from daemon: (?P<launch>.{1,200})|(?P<launch2>unresolvable CDI devices .{1,80})|(?P<launch3>failed to start container .{1,160})",
     ),
+    # `ray status` (python/ray/autoscaler/_private/util.py)
+    row("gpus_free", ".0 gpu", r"^ *(?P<used>\d{1,6}\.\d{1,4})/(?P<every>\d{1,6}\.\d{1,4}) GPU\b", "used every"),
     row("placed", "started container", r"\bStarted container \S+"),
 )
 # A pod that used more than it may: pkg/kubelet/eviction/eviction_manager.go
