@@ -134,3 +134,20 @@ def test_a_node_that_is_asked_for_by_an_address_that_none_has() -> None:
     known = "ray.init(): node 10.0.0.5 joined\n(RayWorker pid=12, ip=10.0.0.5) loading\n"
     full = of(known + STATUS.format("16.0", NODE.replace("ec2-1-2-3-4.compute.amazonaws.com", "10.0.0.5")))[0]
     assert "no node has the free GPUs" in full.message
+
+
+KLOG = "I1115 09:55:55.{}       1 schedule_one.go:854] "
+NO_FIT = (
+    KLOG.format(240368)
+    + '"Unable to schedule pod; no fit; waiting" pod="default/gpu-pod" err="0/4 nodes are available: 3 node '
+    'unregistered. preemption: 0/4 nodes are available: 4 No preemption victims found for incoming pod.."\n'
+)
+BOUND = KLOG.format(340368) + '"Successfully bound pod to node" pod="default/{}" node="n7" evaluatedNodes=4 feasibleNodes=1\n'
+
+
+def test_kube_schedulers_own_log_tells_which_pod_it_cannot_place() -> None:
+    found = of(NO_FIT)[0]
+    assert (found.cause, found.subject) == ("missing_node", "gpu-pod")
+    assert "the scheduler finds no node for the pod gpu-pod: 3 node unregistered" in found.message
+    assert of(NO_FIT + BOUND.format("gpu-pod"))[0].status is not Status.FAIL
+    assert of(NO_FIT + BOUND.format("other"))[0].status is Status.FAIL

@@ -34,6 +34,10 @@ _UNSTARTED: Final = {
     "unhealthy": "the kubelet did not admit a pod: its node has no healthy device of those that the pod asks for",
     "slots": "the launcher has fewer slots, or less of a resource, than the job asks for: it started nothing",
 }
+_UNFIT = Fix(
+    "give the pod what it lacks, or ask for less: a node that has it free, or a toleration or label that lets it in",
+    ("kubectl describe pod <pod>; kubectl describe node <node>   # Allocatable, Allocated resources, Taints",),
+)
 _FIRST = Fix("read the log of the first rank that failed, from its end backwards")
 
 
@@ -199,6 +203,10 @@ def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
         ),
     )
     fix = fix if refused is None else _NODE
+    if (unfit := next((e for e in events if "fit" in e.data), None)) is not None:
+        host = unfit.data.get("pod")
+        text = f"the scheduler finds no node for the pod {host}: {unfit.data.get('lacks') or 'the cluster has none'}"
+        fix = _UNFIT
     absent = _address_of_none(log, events)
     if absent is not None:
         text = f"Ray waits for a node under the address {absent}, which none of its nodes has: they are known by another one"

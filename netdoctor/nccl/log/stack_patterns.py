@@ -209,6 +209,20 @@ _UNSTARTED: Final = (
         "response from daemon|unresolvable cdi|failed to start container",
         r"Error response from daemon: (?P<launch>.{1,200})|(?P<launch2>unresolvable CDI devices .{1,80})|(?P<launch3>failed to start container .{1,160})",
     ),
+    # kube-scheduler's own log: pkg/scheduler/schedule_one.go, structured by klog
+    row(
+        "unstarted",
+        "unable to schedule pod; no",
+        r"(?P<unplaced>\"Unable to schedule pod; no (?P<fit>fit|nodes are registered to the cluster); waiting\") pod=\"(?:[\w.\-]+/)?(?P<pod>[\w.\-]+)\""
+        r"(?: err=\"\d+/\d+ +nodes are available: (?P<lacks>.{1,200}?)\.?(?: preemption:|[. ]*\"))?",
+        "host pod",
+    ),
+    row(
+        "placed",
+        "successfully bound pod",
+        r"\"Successfully bound pod to node\" pod=\"(?:[\w.\-]+/)?(?P<pod>[\w.\-]+)\" node=\"(?P<host>[\w.\-]+)",
+        "pod",
+    ),
     # `ray status` (python/ray/autoscaler/_private/util.py)
     row("gpus_free", ".0 gpu", r"^ *(?P<used>\d{1,6}\.\d{1,4})/(?P<every>\d{1,6}\.\d{1,4}) GPU\b", "used every"),
     row("placed", "started container", r"\bStarted container \S+"),
