@@ -151,3 +151,30 @@ def test_kube_schedulers_own_log_tells_which_pod_it_cannot_place() -> None:
     assert "the scheduler finds no node for the pod gpu-pod: 3 node unregistered" in found.message
     assert of(NO_FIT + BOUND.format("gpu-pod"))[0].status is not Status.FAIL
     assert of(NO_FIT + BOUND.format("other"))[0].status is Status.FAIL
+
+
+ISSUE = """Hello, I built the tests and the following is what I get of them on this machine, which is not what I expect.
+./build/all_reduce_perf -b 8 -e 128M -f 2 -g 8
+nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+{}
+
+**Results of it with the variable that is named in the manual:**
++-----------------------------------------------------------------------------+
+| NVIDIA-SMI 384.81                 Driver Version: 384.81                    |
+|-------------------------------+----------------------+----------------------+
+| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |
+|===============================+======================+======================|
+|   0  Tesla V100-SXM2...  Off  | 00000000:06:00.0 Off |                    0 |
+| N/A   33C    P0    43W / 300W |     10MiB / 16152MiB |      0%      Default |
++-------------------------------+----------------------+----------------------+
+"""
+
+
+def test_a_failure_in_a_programs_own_form_makes_a_text_a_log() -> None:
+    failed = ISSUE.format("Cuda failure common.cu:891 'CUDA driver version is insufficient for CUDA runtime version'")
+    found = of(failed)[0]
+    assert (found.status, found.cause) == (Status.FAIL, "cuda_driver_mismatch")
+    # A document that speaks of it is none.
+    told = of(ISSUE.format("You may see that the CUDA driver version is insufficient for CUDA runtime version."))[0]
+    assert told.status is Status.UNKNOWN

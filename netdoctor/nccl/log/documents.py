@@ -43,7 +43,8 @@ _SURELY: Final = re.compile(
     rb"|Primary job +terminated|(?:mpirun|prterun|mpiexec) (?:noticed|detected|was unable)|(?:ORTE|PRTE) (?:was|has) "
     # what Open MPI explains (help-mpi-btl-tcp.txt), with the hosts that it is about
     rb"|An MPI communication peer process has|  (?:Local|Peer|Remote) (?:host|PID|process|address): +\S"
-    # nccl-tests (src/common.cu) begins its header as others do a heading.
+    # nccl-tests (src/common.cu) begins its header as others do a heading; up to 2.0 it named a failure without its own name.
+    rb"|(?:Cuda|HIP|NCCL) failure [\w./\-]{1,200}:\d{1,6} '\w"
     rb"|# (?:nThread \d|nccl-tests version \d| +Rank +\d+ +(?:Group +\d+ +)?Pid +\d)|\S{1,80}: Test (?:NCCL|CUDA|HIP) failure "
 )
 
