@@ -178,3 +178,25 @@ def test_a_failure_in_a_programs_own_form_makes_a_text_a_log() -> None:
     # A document that speaks of it is none.
     told = of(ISSUE.format("You may see that the CUDA driver version is insufficient for CUDA runtime version."))[0]
     assert told.status is Status.UNKNOWN
+
+
+OFI = "WARN: Function: create_nccl_ofi_component Line: 459: NET/OFI Couldn't open {}. RC: -22, ERROR: Invalid argument\n"
+FOUND = "INFO: Function: ofi_init Line: 686: NET/OFI Selected Provider is efa\n"
+REFUSED = (
+    "[ 1632.420956] infiniband efa_0: Failed to process command ALLOC_PD (opcode 14) comp_status 1 err -12\n"
+    "[ 1632.420957] infiniband efa_0: Failed to allocate pd[-12]\n"
+)
+
+
+@pytest.mark.parametrize("what", ["AV", "CQ", "a fabric access domain"])
+def test_a_device_that_libfabric_found_and_cannot_open_is_no_missing_plugin(what: str) -> None:
+    found = of(FOUND + OFI.format(what) + REFUSED)[0]
+    assert found.message.startswith("EFA device efa_0 refused: its driver says: Failed to")
+    assert "install" not in str(found.fix)
+    found = of(FOUND + OFI.format(what))[0]
+    assert found.message.startswith("libfabric cannot use a device that it found")
+    assert "install" not in str(found.fix)
+
+
+def test_a_kernels_word_before_which_work_goes_on_is_no_fault() -> None:
+    assert of(REFUSED + STEPS)[0].status is not Status.FAIL

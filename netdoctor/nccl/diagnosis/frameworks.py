@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -92,14 +91,31 @@ def no_way(log: LogFacts) -> Iterator[Hypothesis]:
 
 def unopened(log: LogFacts) -> Iterator[Hypothesis]:
     """An object of libfabric that a process cannot open on a device that it had found, also where other ranks' plugin works."""
-    found = [e for e in log.above_info("ofi_init") if _OPENED.search(e.text)]
+    found = [e for e in log.above_info("ofi_init") if Wording.OPENED_ON_DEVICE.within(e.text)]
     events = tuple(e for e in found if log.reached.get(e.file, 0) < e.line)
-    if events:
-        text = f"libfabric cannot use a device that it found: {events[0].text[:120]}"
-        yield Hypothesis("plugin_mismatch", Confidence.LIKELY_MINUS, text, events, how="fi_info -p efa, on that node")
+    if not events:
+        return
+    said = log.of("device_refused")
+    if said:  # not a plugin that is missing: the driver's own word says which device, and why
+        told = said[-1].data
+        text = f"EFA device {told['dev']} refused: its driver says: {told['why']}; {events[0].text[:120]}"
+        yield Hypothesis(
+            "plugin_mismatch", Confidence.STRONG, text, (*said, *events), _REFUSED, subject=told["dev"], why=_NO_FABRIC
+        )
+        return
+    text = f"libfabric cannot use a device that it found: {events[0].text[:120]}"
+    yield Hypothesis("plugin_mismatch", Confidence.LIKELY_PLUS, text, events, _REFUSED, why=_NO_FABRIC)
 
 
-_OPENED: Final = re.compile(r"Couldn't (?:open|create) |endpoint creation failed")  # aws-ofi-nccl src/nccl_ofi_sendrecv.c
+_NO_FABRIC: Final = "no connection over that device: the ranks fail, or NCCL takes TCP"
+_REFUSED: Final = Fix(
+    "see why the device or its driver refuses: its limits (protection domains, queues), the driver's version, locked memory",
+    (
+        "dmesg -T | grep -i -e efa -e infiniband",
+        "fi_info -p efa; modinfo efa; ulimit -l",
+        "rdma resource   # who holds what of the device",
+    ),
+)
 
 
 def port(log: LogFacts) -> Iterator[Hypothesis]:

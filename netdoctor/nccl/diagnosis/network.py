@@ -51,7 +51,8 @@ def plugins(log: LogFacts) -> Iterator[Hypothesis]:
 
 
 def _uninitialised(log: LogFacts, alone: bool) -> Iterator[Hypothesis]:
-    init = log.above_info("ofi_init")
+    # What could not be opened on a device that was found is `frameworks.unopened`'s.
+    init = tuple(e for e in log.above_info("ofi_init") if not Wording.OPENED_ON_DEVICE.within(e.text))
     if log.library == "Neuron" and init and all(log.good.get(e.file, 0) > e.last for e in init):
         return  # the plugin is tried on every instance; without EFA one instance works by itself
     warned = tuple(e for e in log.of("ofi_any") if e.level is Level.WARN)

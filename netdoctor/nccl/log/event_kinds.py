@@ -32,7 +32,7 @@ _Verbs = Literal[
 ]
 _Devices = Literal["mixed_link", "net_counts", "topo_attribute", "acs", "iommu_fault", "xid", "gpu_lost", "peermem", "imex"]
 _Plugins = Literal["net_not_found", "net_none", "plugin_load", "plugin_old", "gdrcopy", "gdr_off_plugin"]
-_Libfabric = Literal["ofi_init", "ofi_any", "ofi_request", "ofi_register"]
+_Libfabric = Literal["device_refused", "ofi_init", "ofi_any", "ofi_request", "ofi_register"]
 _Gpu = Literal[
     "cuda", "cuda_alloc", "driver", "duplicate_gpu", "fabric_manager", "nvls_bind", "multicast", "nvlink_p2p", "nvlink_degraded"
 ]

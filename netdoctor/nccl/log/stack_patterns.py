@@ -223,6 +223,13 @@ _UNSTARTED: Final = (
         r"\"Successfully bound pod to node\" pod=\"(?:[\w.\-]+/)?(?P<pod>[\w.\-]+)\" node=\"(?P<host>[\w.\-]+)",
         "pod",
     ),
+    # the kernel's word of a command that an EFA device refused: drivers/infiniband/hw/efa/efa_com.c, efa_com_cmd.c
+    row(
+        "device_refused",
+        "infiniband efa|infiniband rdmap",
+        r"infiniband (?P<dev>(?:efa_|rdmap)\w{1,20}): (?P<why>Failed to \w[^\n]{3,120})",
+        "dev",
+    ),
     # `ray status` (python/ray/autoscaler/_private/util.py)
     row("gpus_free", ".0 gpu", r"^ *(?P<used>\d{1,6}\.\d{1,4})/(?P<every>\d{1,6}\.\d{1,4}) GPU\b", "used every"),
     row("placed", "started container", r"\bStarted container \S+"),

@@ -120,6 +120,8 @@ class Wording(Enum):
     BY_PID = "received by pid"  # torch's elastic agent: a line a process
     NO_LIBRARY = "to load nccl library|failed to load libnccl|cannot open shared object"
     NO_NET_AT_ALL = "initialize any"  # src/plugin/net.cc
+    # an object of libfabric on a device that fi_getinfo has found: aws-ofi-nccl src/nccl_ofi_sendrecv.c
+    OPENED_ON_DEVICE = r"Couldn't (?:open|create) |endpoint creation failed"
     EFA_OR_PROVIDER = "efa|provider|no data available"  # -FI_ENODATA of fi_getinfo: libfabric found no device
     PEER_UNRESPONSIVE = "unresponsive|unreachable|handshake|host is down|timed? ?out"
     NOT_ALLOCATED = "cannot allocate|-12"  # ENOMEM
