@@ -347,6 +347,14 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
         return  # the test ran to its end; ranks that leave at different moments say so
     closed = log.above_info("peer_closed")
     secondary = log.above_info("secondary")
+    own = tuple(e for e in secondary if Wording.OWN_SOCKET.within(e.text))
+    if own and not closed and len(own) == len(secondary):
+        found, call = Wording.OWN_SOCKET.found(own[0].text), Wording.FAILED_CALL.found(own[0].text)
+        text = f"{call['call'] if call else 'NCCL'} failed: NCCL's own listening socket could not accept"
+        text += f" ({found['why'] if found else '?'}): the process closed it while it waited;"
+        text += " why stands before these lines, or in the logs of the other ranks"
+        yield Hypothesis("rank_died", Confidence.OPEN, text, own, _FIRST)
+        return
     events = closed + secondary
     if secondary and not closed and all(Wording.OWN_PROXY.within(e.text) for e in secondary):
         return  # a rank's own proxy thread could not set up a connection, for a reason that only its WARN before says

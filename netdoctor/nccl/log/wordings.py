@@ -142,6 +142,9 @@ class Wording(Enum):
     ABSENT = "no such file"  # ENOENT
     SHORT_OF_SHM = "(?:out of|insufficient) shared memory"  # torch/utils/data/_utils/signal_handling.py
     ITS_NODE_DIED = r"the actor (?:is dead|died) because its node has died"  # Ray's src/ray/gcs, GenNodeDiedCause
+    # src/misc/socket.cc, of the caller's own descriptor: EBADF, EINVAL, ENOTSOCK
+    OWN_SOCKET = "socketTryAccept: Accept failed:? (?P<why>Bad file descriptor|Invalid argument|Socket operation on non-socket)"
+    FAILED_CALL = r"\b(?P<call>ncclComm\w+|ncclGroupEnd)\("
     RENDEZVOUS_LATE = "RendezvousTimeoutError"  # torch/distributed/elastic/rendezvous
     # sockets
     DNS_SILENT = "temporary failure|errno -3|gai error: -3"  # EAI_AGAIN
