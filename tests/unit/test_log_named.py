@@ -200,3 +200,46 @@ def test_a_device_that_libfabric_found_and_cannot_open_is_no_missing_plugin(what
 
 def test_a_kernels_word_before_which_work_goes_on_is_no_fault() -> None:
     assert of(REFUSED + STEPS)[0].status is not Status.FAIL
+
+
+JAX = (
+    "user:275204:275656 [3] NCCL INFO misc/socket.cc:559 -> 2\nuser:275204:275656 [3] NCCL INFO bootstrap.cc:280 -> 2\n"
+    "INTERNAL: external/xla/xla/service/gpu/nccl_utils.cc:305: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) "
+    "failed: unhandled system error (run with NCCL_DEBUG=INFO for details). Last NCCL warning(error) log entry "
+    "(may be unrelated) 'socketTryAccept: Accept failed: {}'.\n"
+)
+
+
+@pytest.mark.parametrize("why", ["Bad file descriptor", "Invalid argument"])
+def test_a_socket_of_ones_own_that_does_not_accept_is_no_lost_peer(why: str) -> None:
+    found = of(JAX.format(why))[0]
+    assert found.cause == "rank_died"
+    assert found.message.startswith(f"ncclCommInitRank failed: NCCL's own listening socket could not accept ({why})")
+    assert "peer" not in found.message
+    assert "lost the connection to its peer" in of(JAX.format("Software caused connection abort"))[0].message
+
+
+VETH = """worker:10:10 [0] NCCL INFO Bootstrap : Using [0]eno1:172.18.40.41<0> [1]{0}:{1}<0>
+worker:10:10 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
+worker:10:10 [0] NCCL INFO NET/IB : No device found.
+worker:10:10 [0] NCCL INFO NET/Socket : Using [0]eno1:172.18.40.41<0> [1]{0}:{1}<0>
+worker:10:10 [0] NCCL INFO Using network Socket
+worker:10:34 [0] NCCL INFO Channel 00 : 0[18000] -> 1[18000] [receive] via NET/Socket/{2}
+worker:10:34 [0] NCCL INFO Channel 00 : 1[18000] -> 0[18000] [send] via NET/Socket/{2}
+worker:10:34 [0] NCCL INFO Call to connect returned Connection timed out, retrying
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "nic", "cause"),
+    [
+        ("veth25f2e72", "fe80::380d:bfff:fe5b:54d2%veth25f2e72", 1, "socket_ifname"),
+        ("enx02", "169.254.3.1", 1, "socket_ifname"),
+        ("veth25f2e72", "fe80::380d:bfff:fe5b:54d2%veth25f2e72", 0, "firewall_connect"),
+        ("eno2", "172.19.40.41", 1, "firewall_connect"),
+    ],
+)
+def test_a_channel_over_an_interface_that_leaves_no_node(name: str, address: str, nic: int, cause: str) -> None:
+    found = of(VETH.format(name, address, nic))[0]
+    assert found.cause == cause
+    assert (name in found.message) == (cause == "socket_ifname")

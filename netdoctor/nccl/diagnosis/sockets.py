@@ -20,7 +20,7 @@ from netdoctor.nccl.diagnosis.addresses import (
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, means
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import failed_by_itself
-from netdoctor.nccl.log.facts import Event, LogFacts
+from netdoctor.nccl.log.facts import Address, Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
 _PORTS = Fix(
@@ -284,7 +284,30 @@ def connect(log: LogFacts) -> Iterator[Hypothesis]:
     if local and log.many_nodes is not False:
         text = f"NCCL listens on {local.ifname} ({local.address}), which is local to its host"
         yield failed.because("socket_ifname", Confidence.LIKELY_PLUS, text, Topic.INTERFACE)
-    yield from next((rule for number, rule in _BY_ERRNO.items() if number in failed.errnos), _timed_out)(failed)
+    rule = next((rule for number, rule in _BY_ERRNO.items() if number in failed.errnos), _timed_out)
+    inside = _over_inside(log) if rule in {_timed_out, _no_route, _aborted} else None
+    if inside is not None:
+        told = next((w for w in _STRERROR if w in text), "timed out")
+        why = f"connection{failed.to} failed ({events[0].data.get('errno', told)}): a channel goes over {inside.ifname}"
+        why += f" ({inside.address}), which other nodes do not reach"
+        yield failed.because("socket_ifname", Confidence.LIKELY_PLUS, why, Topic.INTERFACE)
+        yield failed.because("firewall_connect", Confidence.OPEN, f"connection{failed.to}: packets are dropped on the way")
+        return
+    yield from rule(failed)
+
+
+def _over_inside(log: LogFacts) -> Address | None:
+    """The interface of a channel's NIC that carries traffic within its host or its link only: NCCL takes each interface that
+    NCCL_SOCKET_IFNAME allows for a NIC of its own, and spreads channels over them (src/transport/net_socket.cc)."""
+    if log.many_nodes is False:
+        return None
+    used = {v.device for v in log.vias if v.transport == "NET" and v.detail.lower().startswith("socket")}
+    for host in dict.fromkeys(a.host for a in log.socket_interfaces):
+        of_host = [a for a in log.socket_interfaces if a.host == host]
+        for n, a in enumerate(of_host):
+            if n in used and len(of_host) > 1 and (local_interface(a.ifname) or link_local(a.address)):
+                return a
+    return None
 
 
 def _stale_id(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis | None:
