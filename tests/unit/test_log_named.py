@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from netdoctor.model import Finding, Status
@@ -243,3 +245,15 @@ def test_a_channel_over_an_interface_that_leaves_no_node(name: str, address: str
     found = of(VETH.format(name, address, nic))[0]
     assert found.cause == cause
     assert (name in found.message) == (cause == "socket_ifname")
+
+
+def test_a_prediction_that_is_saved_is_at_its_end() -> None:
+    saved = (
+        "[INFO|2025-12-24 00:50:14] llamafactory.train.sft.trainer:143 >> Saving prediction results to /d/predictions.jsonl\n"
+    )
+    metrics = "***** predict metrics *****\n  predict_runtime                = 0:30:05.77\n"
+    read = replace(parse_text(STEPS + metrics + saved), written=False)  # no process writes it any more
+    assert diagnose(read)[0].status is Status.PASS
+    assert diagnose(replace(parse_text(STEPS + metrics), written=False))[0].status is Status.UNKNOWN
+    raised = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\nOSError: [Errno 28] No space left on device\n'
+    assert of(STEPS + metrics + saved + raised)[0].status is Status.FAIL

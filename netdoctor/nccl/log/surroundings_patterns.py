@@ -115,6 +115,8 @@ PATTERNS: Final = (
         "run_stop|ending timing run|[after training is done]|training time|final validation metrics",
         rf"\brun_stop(?:: |\", ).{{0,200}}\bsuccess\b|{BEGIN}\(?[\"']Final validation metrics: |{BEGIN}ENDING TIMING RUN AT \d|\[after training is done\] datetime: \d|{BEGIN}(?:\w+ )?Training time:? (?:\d+ days?, )?\d+:\d\d:\d\d",
     ),
+    # LLaMA-Factory's last line of a prediction, behind its figures: train/sft/trainer.py, save_predictions
+    row("finished", "saving prediction results to", r"Saving prediction results to \S{1,1000}\.jsonl *$"),
     # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B, SGLang, torch's ProcessGroupNCCL
     row(
         "finished",
