@@ -257,3 +257,32 @@ def test_a_prediction_that_is_saved_is_at_its_end() -> None:
     assert diagnose(replace(parse_text(STEPS + metrics), written=False))[0].status is Status.UNKNOWN
     raised = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\nOSError: [Errno 28] No space left on device\n'
     assert of(STEPS + metrics + saved + raised)[0].status is Status.FAIL
+
+
+INTERRUPTED = """Traceback (most recent call last):
+  File "/c/lib/python3.10/queue.py", line 180, in get
+    self.not_empty.wait(remaining)
+KeyboardInterrupt
+{}
+Traceback (most recent call last):
+  File "/w/corenet/trainer.py", line 287, in train_epoch
+    for batch in self.loader:
+  File "/c/lib/python3.10/threading.py", line 268, in __exit__
+    return self._lock.__exit__(*args)
+RuntimeError: release unlocked lock
+"""
+DURING = "\nDuring handling of the above exception, another exception occurred:\n"
+
+
+def test_what_comes_of_a_ctrl_c_is_no_fault_of_the_program() -> None:
+    late = (
+        "[rank1]:[E ProcessGroupNCCL.cpp:523] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=90, "
+        "OpType=ALLREDUCE, NumelIn=38, NumelOut=38, Timeout(ms)=600000) ran for 600208 milliseconds before timing out.\n"
+    )
+    found = of(STEPS + INTERRUPTED.format(DURING) + late)
+    assert [f.status for f in found] == [Status.UNKNOWN]
+    assert "Ctrl-C" in found[0].message
+    alone = of(STEPS + INTERRUPTED.partition("{}\n")[2])
+    assert alone[0].status is Status.FAIL
+    both = of(STEPS + INTERRUPTED.format(DURING) + INTERRUPTED.partition("{}\n")[2])
+    assert any("RuntimeError" in str(f.message) for f in both), "the same without a Ctrl-C is the program's own"

@@ -84,6 +84,7 @@ class EventCollector:
         self._last: CollectedEvent | None = None
         self._accumulator = accumulator
         self._raised_at: dict[tuple[int, int], CollectedEvent] = {}  # (file, line) -> what was raised there
+        self._interrupts: set[tuple[int, int]] = set()  # where a Ctrl-C stands, and what was raised while it was handled
 
     def close(self) -> None:
         """The lines that come belong to no event before them."""
@@ -207,6 +208,12 @@ class EventCollector:
             self._raised_at.clear()
         file = event.file
         self._raised_at[file, raised.number] = event
+        # What is raised while a Ctrl-C is handled comes of that, where nothing else raised the like.
+        if (file, raised.cause) in self._interrupts and (event.count == 1 or "interrupted" in event.data):
+            self._interrupts.add((file, raised.number))
+            event.data["interrupted"] = "interrupted"
+        else:
+            event.data.pop("interrupted", None)
         if (outer := self._raised_at.get((file, raised.quoted))) is not None and "printed" not in outer.data:
             event.data.pop("printed", None)
         if "printed" not in event.data:
@@ -221,10 +228,13 @@ class EventCollector:
             yield inner
             line = int(inner.data.get("cause", "0"))
 
-    def interrupted(self, cause: int) -> None:
+    def interrupted(self, raised: Raised) -> None:
         """Somebody's Ctrl-C came while these were handled: they ended nothing."""
-        for inner in self._came_of(len(self._accumulator.files) - 1, cause):
+        file = len(self._accumulator.files) - 1
+        for inner in self._came_of(file, raised.cause):
             inner.data["interrupted"] = "interrupted"
+        if raised.type == "KeyboardInterrupt" and len(self._interrupts) < MAX_EVENTS:
+            self._interrupts.add((file, raised.number))
 
     def closed(self, line: bytes, writer: Writer, number: int) -> None:
         """The line with which a program, or its script, says that it has come to its end."""

@@ -383,7 +383,7 @@ class Parser:
         self._runs.fell = True
         kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
         if "ended" in kinds:
-            self._events.interrupted(raised.cause)
+            self._events.interrupted(raised)
         if not kinds & NOT_RAISED and not (raised.printed and benign.of_others(raised.text)):
             self._events.raised(raised, self._anyone(line), bool(kinds), line)
 
