@@ -286,3 +286,20 @@ def test_what_comes_of_a_ctrl_c_is_no_fault_of_the_program() -> None:
     assert alone[0].status is Status.FAIL
     both = of(STEPS + INTERRUPTED.format(DURING) + INTERRUPTED.partition("{}\n")[2])
     assert any("RuntimeError" in str(f.message) for f in both), "the same without a Ctrl-C is the program's own"
+
+
+DONE = '0: :::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
+
+
+def test_a_program_that_was_done_before_its_time_was_up_is_told_of() -> None:
+    late = STEP.replace(" ***", " DUE TO TIME LIMIT ***")
+    found = of(STEPS + DONE + late)[0]
+    assert found.status is Status.UNKNOWN
+    assert "its time limit; before it, the program had said that it was done" in found.message
+    assert "was done" not in of(DONE + STEPS + late)[0].message, "of a part: it worked on"
+    assert "was done" not in of(STEPS + late)[0].message
+
+
+def test_a_topology_names_what_it_lacks() -> None:
+    line = "n1:10:10 [0] graph/xml.h:100 NCCL WARN Attribute busid of node nic not found\n"
+    assert "(busid of nic is not there)" in of(line)[0].message

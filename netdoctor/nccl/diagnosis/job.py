@@ -283,8 +283,11 @@ def _before_it(log: LogFacts, end: Outcome) -> str:
     """What went wrong before somebody ended a job, as far as it is no reason to name, and how long nothing was done; nothing
     where no line tells of any: that none failed, a log does not show."""
     said = list[str]()
+    done = [e for e in good_ends(log) if "left" not in e.data and all(before(e, o) for o in end.events)]
+    if done:
+        said.append(f"before it, the program had said that it was done ({done[-1].where}): what it did behind that did not end")
     quiet = log.silence
-    if quiet >= _STANDS_STILL and not log.of("serving"):
+    if not done and quiet >= _STANDS_STILL and not log.of("serving"):
         said.append(f"its last sign of work is {quiet} minutes older than the log's last line: it may have stood still")
     handled, answers = _handled(log), log.of("bad_answer")
     for kinds in ((*log.of("exception", "raised", "oom"), *handled), answers, log.of(*TROUBLE)):

@@ -363,7 +363,7 @@ def odd_devices(log: LogFacts) -> Iterator[Hypothesis]:
     for e in log.above_info("topo_attribute")[:1]:
         mixed = {"IB", "RoCE"} <= log.link_layers
         odd = " and the device list mixes InfiniBand and RoCE: a device took another's name" if mixed else ""
-        text = f"the topology does not fit the devices found{odd}"
+        text = f"the topology does not fit the devices found ({e.data['attribute']} of {e.data['node']} is not there){odd}"
         yield Hypothesis("env_misuse", Confidence.LIKELY, text, (e,), _PERSISTENT)
         text = "a device that the topology file names is not there under that name"
         yield Hypothesis("inventory", Confidence.OPEN, text, (e,))
