@@ -101,7 +101,7 @@ IPC = "sharbox:20:36 [1] /rccl/src/transport/p2p.cc:220 NCCL WARN hipIpc{}MemHan
 
 
 @pytest.mark.parametrize("call", ["Get", "Open"])
-def test_rccls_advice_is_no_cause_where_it_warns_of_another_thing(call: str) -> None:
+def test_rccls_advice_is_no_cause_beside_another_warning(call: str) -> None:
     found = of(ADVICE + "RCCL version 2.18.3+hip5.5 develop:6ecf771+\n" + IPC.format(call))[0]
     assert found.cause == "p2p_disabled"
     assert f"hipIpc{call}MemHandle failed : invalid argument" in found.message
@@ -109,7 +109,7 @@ def test_rccls_advice_is_no_cause_where_it_warns_of_another_thing(call: str) -> 
     assert of("hipIpcGetMemHandle failed: invalid argument - IPC disabled for this rank\n" + STEPS)[0].status is not Status.FAIL
 
 
-# `ray status` (python/ray/autoscaler/_private/util.py, format_info_string)
+# `ray status` (format_info_string of Ray's autoscaler)
 STATUS = """======== Autoscaler status: 2025-02-02 19:52:24.223188 ========
 Resources
 ---------------------------------------------------------------
@@ -125,7 +125,7 @@ Demands:
 NODE = "'node:ec2-1-2-3-4.compute.amazonaws.com': 0.001, "
 
 
-def test_a_node_that_is_asked_for_by_an_address_that_none_has() -> None:
+def test_a_node_asked_for_by_an_address_that_none_has() -> None:
     found = of(STATUS.format("0.0", NODE))[0]
     assert found.cause == "missing_node"
     assert found.message.startswith("Ray waits for a node under the address ec2-1-2-3-4.compute.amazonaws.com, which none of")
@@ -147,7 +147,7 @@ NO_FIT = (
 BOUND = KLOG.format(340368) + '"Successfully bound pod to node" pod="default/{}" node="n7" evaluatedNodes=4 feasibleNodes=1\n'
 
 
-def test_kube_schedulers_own_log_tells_which_pod_it_cannot_place() -> None:
+def test_kube_scheduler_tells_which_pod_it_cannot_place() -> None:
     found = of(NO_FIT)[0]
     assert (found.cause, found.subject) == ("missing_node", "gpu-pod")
     assert "the scheduler finds no node for the pod gpu-pod: 3 node unregistered" in found.message
@@ -191,7 +191,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("what", ["AV", "CQ", "a fabric access domain"])
-def test_a_device_that_libfabric_found_and_cannot_open_is_no_missing_plugin(what: str) -> None:
+def test_a_device_that_libfabric_cannot_open_is_no_missing_plugin(what: str) -> None:
     found = of(FOUND + OFI.format(what) + REFUSED)[0]
     assert found.message.startswith("EFA device efa_0 refused: its driver says: Failed to")
     assert "install" not in str(found.fix)
@@ -213,7 +213,7 @@ JAX = (
 
 
 @pytest.mark.parametrize("why", ["Bad file descriptor", "Invalid argument"])
-def test_a_socket_of_ones_own_that_does_not_accept_is_no_lost_peer(why: str) -> None:
+def test_ones_own_socket_that_does_not_accept_is_no_lost_peer(why: str) -> None:
     found = of(JAX.format(why))[0]
     assert found.cause == "rank_died"
     assert found.message.startswith(f"ncclCommInitRank failed: NCCL's own listening socket could not accept ({why})")
@@ -291,7 +291,7 @@ def test_what_comes_of_a_ctrl_c_is_no_fault_of_the_program() -> None:
 DONE = '0: :::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
 
 
-def test_a_program_that_was_done_before_its_time_was_up_is_told_of() -> None:
+def test_a_program_that_was_done_before_its_time_was_up() -> None:
     late = STEP.replace(" ***", " DUE TO TIME LIMIT ***")
     found = of(STEPS + DONE + late)[0]
     assert found.status is Status.UNKNOWN

@@ -219,8 +219,8 @@ def unstarted(log: LogFacts) -> Iterator[Hypothesis]:
     yield Hypothesis("missing_node", Confidence.STRONG_MINUS, text, events, fix, subject=host)
 
 
-# Ray gives each node a resource of the name node:<its address> (python/ray/_private/resource_spec.py, NODE_ID_PREFIX); vLLM
-# asks for that of the driver's own address, VLLM_HOST_IP (vllm/executor/ray_utils.py).
+# Ray gives each node a resource of the name node:<its address> (its NODE_ID_PREFIX); vLLM
+# asks for that of the driver's own address, VLLM_HOST_IP (initialize_ray_cluster).
 _ADDRESS: Final = Fix(
     "give each node the address by which Ray knows it",
     (

@@ -230,8 +230,8 @@ _UNSTARTED: Final = (
         r"infiniband (?P<dev>(?:efa_|rdmap)\w{1,20}): (?P<why>Failed to \w[^\n]{3,120})",
         "dev",
     ),
-    # `ray status` (python/ray/autoscaler/_private/util.py)
-    row("gpus_free", ".0 gpu", r"^ *(?P<used>\d{1,6}\.\d{1,4})/(?P<every>\d{1,6}\.\d{1,4}) GPU\b", "used every"),
+    # what `ray status` prints of what is in use (format_info_string of its autoscaler)
+    row("gpus_free", ".0 gpu", r"^ *(?P<used>\d{1,6}\.\d{1,4})/(?P<every>\d{1,6}\.0) GPU\b", "used every"),
     row("placed", "started container", r"\bStarted container \S+"),
 )
 # A pod that used more than it may: pkg/kubelet/eviction/eviction_manager.go

@@ -24,7 +24,7 @@ _BAR: Final = Pattern(
 PATTERNS: Final = (
     row(
         "unresolved",
-        "gaierror|gai error|name or service not known|name resolution|nodename nor servname|no address associated|could not resolve host|dns resolution failed|failed to lookup address|no such host|failed to resolve|unknownhostexception|could not translate host name|temporary failure in name|name does not resolve|getaddrinfo",
+        "gaierror|gai error|name or service not known|name resolution|nodename nor servname|no address associated|could not resolve host|dns resolution failed|failed to lookup address|no such host|failed to resolve|unknownhostexception|could not translate host name|temporary failure in name|name does not resolve|getaddrinfo|can't resolve",
         rf"^(?!.*(?:ssh: Could not|cannot be retrieved\. err=)).*?(?:addresses of \(\[?(?P<host>{_NAME}(?:\[[\d,\-]{{1,80}}\])?).{{0,40}}gai error|Could not resolve host(?:name)?:? [`'\"]?(?P<host2>{_NAME})|DNS resolution failed for [`'\"]?(?P<host3>{_NAME})|lookup (?P<host4>{_NAME})(?: on \S+)?: no such host|failed to resolve (?:host(?:name)? [`'\"]?|[`'\"])(?P<host5>{_NAME})|could not translate host name [`'\"](?P<host6>{_NAME})|UnknownHostException: (?P<host7>{_NAME})|nslookup: can't resolve '(?P<host8>{_NAME})'|socket\.gaierror|Name or service not known|Temporary failure in name resolution|nodename nor servname provided|No address associated with hostname|failed to lookup address information|Name does not resolve|getaddrinfo(?:\(\))? failed)",
         "host",
     ),
@@ -115,7 +115,7 @@ PATTERNS: Final = (
         "run_stop|ending timing run|[after training is done]|training time|final validation metrics",
         rf"\brun_stop(?:: |\", ).{{0,200}}\bsuccess\b|{BEGIN}\(?[\"']Final validation metrics: |{BEGIN}ENDING TIMING RUN AT \d|\[after training is done\] datetime: \d|{BEGIN}(?:\w+ )?Training time:? (?:\d+ days?, )?\d+:\d\d:\d\d",
     ),
-    # LLaMA-Factory's last line of a prediction, behind its figures: train/sft/trainer.py, save_predictions
+    # LLaMA-Factory's last line of a prediction, behind its figures (save_predictions of its sft trainer)
     row("finished", "saving prediction results to", r"Saving prediction results to \S{1,1000}\.jsonl *$"),
     # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B, SGLang, torch's ProcessGroupNCCL
     row(
