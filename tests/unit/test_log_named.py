@@ -191,7 +191,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("what", ["AV", "CQ", "a fabric access domain"])
-def test_a_device_that_libfabric_cannot_open_is_no_missing_plugin(what: str) -> None:
+def test_a_device_that_does_not_open_is_no_missing_plugin(what: str) -> None:
     found = of(FOUND + OFI.format(what) + REFUSED)[0]
     assert found.message.startswith("EFA device efa_0 refused: its driver says: Failed to")
     assert "install" not in str(found.fix)
