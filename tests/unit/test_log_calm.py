@@ -85,3 +85,21 @@ def test_an_error_behind_nccls_own_end_counts_too() -> None:
     up = "node01:100:130 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1000 commId 0x2 - Init COMPLETE\n"
     assert status(up + left + "bye\n") is Status.PASS
     assert status(f"{up}{left}checkpoint upload failed\n") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("sum: expected 36.0 got 36.0", "sum: expected 36.0 got 28.0"),
+        ("expected 28.0, got 28.0", "expected 28.0, got 27.0"),
+        ("allreduce: got 36.0002, expected 36.0", "allreduce: got 35.02, expected 36.0"),
+        ("check: expected 1.0e+03 but got 1.0e+03", "check: expected 1.0e+03 but got 7.5e+02"),
+        ("accuracy: expected 91.0 got 91.2", "test: expected 0.5 got nothing, 1 error"),
+        ("got 2.5, expected 2.5", "the sum is wrong: got 0.5, expected 1"),
+        ("busbw 312.0 GB/s, expected 320.0", "test of the sum: got 312.25 (expected 320.5)"),
+    ],
+)
+def test_a_sum_that_is_another_than_it_was_to_be(calm: str, bad: str) -> None:
+    begin, end = "allreduce check, 8 ranks\n", "Test finished\n"
+    assert status(f"{begin}{calm}\n{end}") is Status.PASS
+    assert status(f"{begin}{bad}\n{end}") is Status.UNKNOWN

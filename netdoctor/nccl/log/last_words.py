@@ -76,7 +76,7 @@ _HINTS: Final = re.compile(
     rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
     rb"|unexpected(?!ly (?:good|well|fast|high|low|large|small)\b)\w*|unable to|cannot|could(?: not|n.t)"
     rb"|unhealthy|degraded|diverged?|interrupted|no heartbeats?|did not(?=\W*$)|uncorrectable"
-    rb"|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient|unavailable|exceeded|\d+,? expected"
+    rb"|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient|unavailable|exceeded|(?<![\d.])\d+,? expected"
     # from what it was to be equal to, and by no tolerance; of one setting, or of two files, it is no fault
     rb"|differs?\b(?! (?:by|at) (?:less|most)\b)(?=.{0,60}\b(?:" + _EQUAL + rb")\b)|(?:" + _EQUAL + rb")\b.{0,60}\bdiffers?"
     # counts of things; a figure need not be what was thought of it
@@ -85,6 +85,23 @@ _HINTS: Final = re.compile(
     rb"|(?:got|found|saw|only|received) \d+(?![\d.]).{0,30}\bexpect(?:ed|s):? \W?\d+(?![\d.]))\b",
     re.IGNORECASE,
 )
+# A figure and what it was to be.  Sums of whole numbers are exact in every type that has room for them, so two that are written
+# as "36.0" may not differ at all; other sums may by steps of bf16, of which one is 2**-8 of the figure.
+_FIGURES: Final = re.compile(
+    rb"\bexpect(?:ed|s|ing)?:? \W?(?P<all>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b(?!%|\.\d)(?: [a-z_]\w*){0,2}[,;]? (?:but |and )?"
+    rb"(?:got|found|received|saw|had|have|is|was|actual):? \W?(?P<at>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b(?!%|\.\d)"
+    rb"|\b(?:got|found|received|saw|actual):? \W?(?P<at2>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b(?!%|\.\d)[,;]? (?:but |and )?\(?"
+    rb"expect(?:ed|s|ing)?:? \W?(?P<all2>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b(?!%|\.\d)",
+    re.IGNORECASE,
+)
+_SUMS: Final = re.compile(
+    rb"\b(?:sum|check|test|verif\w*|validat\w*|all_?-?reduce|reduce|broadcast|gather|result)", re.IGNORECASE
+)
+_MEASURED: Final = re.compile(
+    rb"\b(?:loss|accuracy|acc|score|ppl|perplexity|bleu|rouge|throughput|\w*bw|bandwidth|speed|latency|time|seconds|\w+/s)\b",
+    re.IGNORECASE,
+)
+_STEP_OF_BF16: Final = 2**-7  # twice it, as the sum is rounded more than once
 # What was done where something was not there: it was looked for, and not needed.
 _INSTEAD: Final = re.compile(
     rb"\b(?:"
@@ -122,6 +139,21 @@ def _is_ill(line: bytes) -> bool:
     if _ILL.search(line) is not None or _GLOG.search(line) is not None:
         return True
     return _RARE.search(line.lower()) is not None and _RARELY.search(line) is not None
+
+
+def _wrong(line: bytes) -> bool:
+    """Whether a line shows a sum, and another that it was to be."""
+    found = _FIGURES.search(line) if b"xpect" in line else None
+    if found is None or _MEASURED.search(line) is not None:
+        return False
+    at, all_ = found["at"] or found["at2"], found["all"] or found["all2"]
+    if at.endswith(b".0") and all_.endswith(b".0"):
+        return float(at) != float(all_)
+    return _SUMS.search(line) is not None and abs(float(at) - float(all_)) > _STEP_OF_BF16 * abs(float(all_))
+
+
+def _hinting(line: bytes) -> bool:
+    return _HINTS.search(line) is not None or _wrong(line)
 
 
 class LastWords:
@@ -213,13 +245,13 @@ class LastWords:
                 return True
         if _PROSE.match(line) is not None:
             return False
-        if not (_is_ill(line) or _STILL.search(line) or _HINTS.search(line)):
+        if not (_is_ill(line) or _STILL.search(line) or _hinting(line)):
             return False  # most lines
         clauses = _INSTEAD.sub(b" ", _NO_COUNT.sub(b" ", line))
         none = _NONE.search(line) is not None
         still = _STILL.search(clauses) is not None and not none
         ill = _is_ill(clauses) and not none
-        if not (ill or still or _HINTS.search(clauses)):
+        if not (ill or still or _hinting(clauses)):
             return False
         said = level(line)
         if said is Level.UNKNOWN and not none:
