@@ -103,3 +103,20 @@ def test_a_sum_that_is_another_than_it_was_to_be(calm: str, bad: str) -> None:
     begin, end = "allreduce check, 8 ranks\n", "Test finished\n"
     assert status(f"{begin}{calm}\n{end}") is Status.PASS
     assert status(f"{begin}{bad}\n{end}") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("config of the server not found, using defaults", "node n7 not found: use 7 nodes"),
+        ("no such cache: used the default", "No such device mlx5_0, falling back to eth0"),
+        ("cannot find tuned.json, using defaults", "cannot find libnccl.so.2, using gloo"),
+        ("unable to locate fused_adam, keeping adamw", "unable to locate GPU 5, keeping 7 workers"),
+        ("tokenizer not found, using the model's", "ckpt not found, using random weights"),
+        ("could not find a newer checkpoint, keeping the last one", "host n7 not found, using the other 7"),
+        ("flash_attn not found; used sdpa", "fused kernel not found, using CPU"),
+    ],
+)
+def test_what_a_job_needs_is_not_done_without(calm: str, bad: str) -> None:
+    assert status(f"bench start\n{calm}\nrun 1\nBenchmark finished\n") is Status.PASS
+    assert status(f"bench start\n{bad}\nrun 1\nBenchmark finished\n") is Status.UNKNOWN

@@ -104,10 +104,22 @@ _MEASURED: Final = re.compile(
 _STEP_OF_BF16: Final = 2**-7  # twice it, as the sum is rounded more than once
 # What was done where something was not there: it was looked for, and not needed.
 _INSTEAD: Final = re.compile(
-    rb"\b(?:"
+    rb"(?P<what>[^,;:]{0,80})\b(?:"
     + _NOT_FOUND
-    + rb")\b[^,;:]{0,100}[,;:] ?(?:(?:so |thus |we )?(?:us(?:ed?|ing)|keep(?:s|ing)?|kept|creat(?:es?|ed|ing)"
-    rb"|read(?:ing)?|tak(?:es?|ing)|took|fall(?:s|ing)? back|fell back|default\w*|build(?:s|ing)?|built)\b|ok\W*$)",
+    + rb")\b(?P<more>[^,;:]{0,100})[,;:] ?(?:(?:so |thus |we )?(?:us(?:ed?|ing)|keep(?:s|ing)?|kept|creat(?:es?|ed|ing)"
+    rb"|read(?:ing)?|tak(?:es?|ing)|took|fall(?:s|ing)? back|fell back|default\w*|build(?:s|ing)?|built)\b"
+    rb"(?P<by>[^,;:]{0,60})|ok\W*$)",
+    re.IGNORECASE,
+)
+# It was needed where it is a part of the job, or where what stands in for it is less: fewer, slower, or no work of anybody's.
+_NEEDED: Final = re.compile(
+    rb"\b(?:ranks?|nodes?|hosts?|gpus?|workers?|peers?|devices?|nics?|hcas?"
+    rb"|(?:mlx5|eth|ib|ens|eno|enp)_?\d\w*|\w*nccl\w*)\b",
+    re.IGNORECASE,
+)
+_LESS: Final = re.compile(
+    rb"\b(?:sockets?|tcp|ethernet|(?:eth|ens|eno|enp)\d\w*|gloo|cpus?|random\w*|dummy"
+    rb"|\d+ (?:other )?(?:ranks?|nodes?|hosts?|gpus?|workers?|peers?|devices?|nics?)|(?:the )?(?:other|remaining) \d+)\b",
     re.IGNORECASE,
 )
 # Of a program that stands still and says so calmly, as vLLM does: "This typically happens when some processes are hanging".
@@ -150,6 +162,12 @@ def _wrong(line: bytes) -> bool:
     if at.endswith(b".0") and all_.endswith(b".0"):
         return float(at) != float(all_)
     return _SUMS.search(line) is not None and abs(float(at) - float(all_)) > _STEP_OF_BF16 * abs(float(all_))
+
+
+def _instead(found: re.Match[bytes]) -> bytes:
+    """What is left of a clause that says what was done where something was not there."""
+    needed = _NEEDED.search(found["what"] + b" " + found["more"]) or _LESS.search(found["by"] or b"")
+    return found[0] if needed else found["what"]
 
 
 def _hinting(line: bytes) -> bool:
@@ -247,7 +265,7 @@ class LastWords:
             return False
         if not (_is_ill(line) or _STILL.search(line) or _hinting(line)):
             return False  # most lines
-        clauses = _INSTEAD.sub(b" ", _NO_COUNT.sub(b" ", line))
+        clauses = _INSTEAD.sub(_instead, _NO_COUNT.sub(b" ", line))
         none = _NONE.search(line) is not None
         still = _STILL.search(clauses) is not None and not none
         ill = _is_ill(clauses) and not none
