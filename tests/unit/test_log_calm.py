@@ -120,3 +120,17 @@ def test_a_sum_that_is_another_than_it_was_to_be(calm: str, bad: str) -> None:
 def test_what_a_job_needs_is_not_done_without(calm: str, bad: str) -> None:
     assert status(f"bench start\n{calm}\nrun 1\nBenchmark finished\n") is Status.PASS
     assert status(f"bench start\n{bad}\nrun 1\nBenchmark finished\n") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("Finished copying checkpoint to /nfs/ckpt/step1000", "copying checkpoint to /nfs/ckpt/step1000"),
+        ("Done syncing wandb run abc", "Done, syncing wandb run abc"),
+        ("[rank0] completed uploading to s3://b/x", "[rank0] Finished the upload, merging shards"),
+    ],
+)
+def test_what_was_finished_is_not_only_begun(calm: str, bad: str) -> None:
+    work = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
+    assert status(f"{work}{calm}\n") is Status.PASS
+    assert status(f"{work}{bad}\n") is Status.UNKNOWN

@@ -130,6 +130,7 @@ _STILL: Final = re.compile(
 )
 # What a program begins behind its last step, and may not come to the end of.
 _BEGUN: Final = re.compile(
+    rb"(?<!\bfinished )(?<!\bdone )(?<!\bcompleted )(?<!\bdone with )(?<!\bfinished with )"
     rb"\b(?:sav|writ|stor|export|upload|push|load|start|begin|evaluat|validat|test|merg|gather|convert|wait|run"
     rb"|retry|restart|reconnect|resum|compil|copy|sync|compress|archiv|transfer|download|generat)+ing\b|\.\.\.\W*$|\xe2\x80\xa6\W*$",
     re.IGNORECASE,
