@@ -73,7 +73,17 @@ _Caller = Literal[
     "no_launcher",
 ]
 _Endings = Literal[
-    "ended", "node_failed", "unit", "unstarted", "placed", "coordinator", "stalled", "actor_died", "finished", "last_words"
+    "ended",
+    "node_failed",
+    "node_silent",
+    "unit",
+    "unstarted",
+    "placed",
+    "coordinator",
+    "stalled",
+    "actor_died",
+    "finished",
+    "last_words",
 ]
 _Surroundings = Literal[
     "unresolved",
