@@ -134,3 +134,23 @@ def test_what_was_finished_is_not_only_begun(calm: str, bad: str) -> None:
     work = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
     assert status(f"{work}{calm}\n") is Status.PASS
     assert status(f"{work}{bad}\n") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("word errors: 312", "bit errors: 312"),
+        ("Press CTRL+C to stop, the server can be interrupted at any time", "the server was interrupted"),
+        ("char_errors=12", "errors=12"),
+    ],
+)
+def test_a_models_figure_and_an_advice_are_no_trouble(calm: str, bad: str) -> None:
+    assert status(f"{ENDED}{calm}\n") is Status.PASS
+    assert status(f"{ENDED}{bad}\n") is Status.UNKNOWN
+
+
+def test_an_allocation_goes_back_when_its_command_is_done() -> None:
+    revoked = "salloc: Job allocation 1234 has been revoked.\n"
+    assert status(ENDED + revoked) is Status.PASS
+    assert status(f"step 30/40 loss 2.1\n{revoked}") is Status.UNKNOWN
+    assert status(f"step 30/40 loss 2.1\n{revoked}Training finished\n") is Status.UNKNOWN

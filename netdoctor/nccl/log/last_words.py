@@ -48,6 +48,8 @@ _NO_COUNT: Final = re.compile(
     rb"\b(?:no|" + _NOUGHT + rb"|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
     rb"|\b(?:best|lowest) (?:\w{1,20} )?errors?\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
+    # a count of wrong words is a model's figure
+    rb"|\b(?:word|char(?:acter)?|token|label|spelling)s?[ _]errors?[:=] *\d+"
     # more errors than none are counted, where one is a figure
     rb"|\berrors?[:=] {0,4}(?:(?:(?<!s[:=])(?<!s[:=] )\d+|0|\d*\.\d+)(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
     rb"|(?<![\w.])(?:no|" + _NOUGHT + rb"|zero) (?:[a-z]{1,20} ){0,2}" + _BAD + rb"\b"
@@ -75,7 +77,7 @@ _EQUAL: Final = (
 _HINTS: Final = re.compile(
     rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
     rb"|unexpected(?!ly (?:good|well|fast|high|low|large|small)\b)\w*|unable to|cannot|could(?: not|n.t)"
-    rb"|unhealthy|degraded|diverged?|interrupted|no heartbeats?|did not(?=\W*$)|uncorrectable"
+    rb"|unhealthy|degraded|diverged?|(?<!can be )(?<!may be )interrupted|no heartbeats?|did not(?=\W*$)|uncorrectable"
     rb"|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient|unavailable|exceeded|(?<![\d.])\d+,? expected"
     # from what it was to be equal to, and by no tolerance; of one setting, or of two files, it is no fault
     rb"|differs?\b(?! (?:by|at) (?:less|most)\b)(?=.{0,60}\b(?:" + _EQUAL + rb")\b)|(?:" + _EQUAL + rb")\b.{0,60}\bdiffers?"
