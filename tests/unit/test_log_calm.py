@@ -154,3 +154,19 @@ def test_an_allocation_goes_back_when_its_command_is_done() -> None:
     assert status(ENDED + revoked) is Status.PASS
     assert status(f"step 30/40 loss 2.1\n{revoked}") is Status.UNKNOWN
     assert status(f"step 30/40 loss 2.1\n{revoked}Training finished\n") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("validation error: 0.12", "rank 3: transport error: 12"),
+        ("rank 5 error=0", "rank 5 error=110"),
+        ("error: 1e-05", "error: 17"),
+        ("top-1 error: 12%", "worker error: 5, see above"),
+    ],
+)
+def test_a_whole_number_behind_an_error_is_a_code(calm: str, bad: str) -> None:
+    assert status(f"bench start\nrun 1\n{calm}\nrun 2\nBenchmark finished\n") is Status.PASS
+    assert status(f"bench start\nrun 1\n{bad}\nrun 2\nBenchmark finished\n") is Status.UNKNOWN
+    assert status(f"{ENDED}{calm}\n") is Status.PASS
+    assert status(f"{ENDED}{bad}\n") is Status.UNKNOWN

@@ -50,8 +50,8 @@ _NO_COUNT: Final = re.compile(
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
     # a count of wrong words is a model's figure
     rb"|\b(?:word|char(?:acter)?|token|label|spelling)s?[ _]errors?[:=] *\d+"
-    # more errors than none are counted, where one is a figure
-    rb"|\berrors?[:=] {0,4}(?:(?:(?<!s[:=])(?<!s[:=] )\d+|0|\d*\.\d+)(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
+    # more errors than none are counted, and a whole number is a code, where a fraction is a figure
+    rb"|\berrors?[:=] {0,4}(?:(?:0|\d*\.\d+|\d+(?=e-|%))(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
     rb"|(?<![\w.])(?:no|" + _NOUGHT + rb"|zero) (?:[a-z]{1,20} ){0,2}" + _BAD + rb"\b"
     rb"|\b" + _BAD + rb"(?: ?[^\W\d]{1,20}){0,4} *[:=] *(?:0\b(?!\.)|\[\]|none\b|null\b)|\btimeout[:=] *\d+"
     rb"|(?<![\w.])(?P<n>\d+)\b(?!\.\d)\D{1,40}\bexpect(?:ed|s):? \W?(?P=n)\b(?!\.\d)"
