@@ -170,3 +170,26 @@ def test_a_whole_number_behind_an_error_is_a_code(calm: str, bad: str) -> None:
     assert status(f"bench start\nrun 1\n{bad}\nrun 2\nBenchmark finished\n") is Status.UNKNOWN
     assert status(f"{ENDED}{calm}\n") is Status.PASS
     assert status(f"{ENDED}{bad}\n") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad", "end"),
+    [
+        ("0 个任务失败", "保存模型出错", "训练完成"),
+        ("无异常", "训练异常终止", "任务运行结束"),
+        ("失败: 0", "节点 3 连接失败", "任务运行结束"),
+        ("超时时间: 600", "超时退出", "任务运行结束"),
+        ("错误率 0.12", "训练中断,请检查日志", "作业运行结束"),
+        ("エラーはありません", "GPU 3 でエラーが発生しました", "学習が終了しました"),
+        ("異常検知モデル", "通信に失敗しました", "学習が完了しました"),
+        ("오류 없음", "랭크 3 오류 발생", "학습 종료"),
+        ("成功 8, 0 失败", "节点 0 连接失败", "训练完成"),
+        ("从中断处继续", "自动保存失败", "训练完成"),
+        ("조기 중단 사용", "저장 실패", "학습 종료"),
+    ],
+)
+def test_what_went_wrong_is_said_in_other_languages(calm: str, bad: str, end: str) -> None:
+    assert status(f"{ENDED.replace('Training finished', '')}{calm}\n{end}\n") is Status.PASS
+    assert status(f"{ENDED.replace('Training finished', '')}{bad}\n{end}\n") is Status.UNKNOWN
+    assert status(f"start\nload\n{calm}\n{end}\n") is Status.PASS
+    assert status(f"start\nload\n{bad}\n{end}\n") is Status.UNKNOWN

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from typing import Final
 
-from netdoctor.nccl.log import closing, whose
+from netdoctor.nccl.log import closing, elsewhere, whose
 from netdoctor.nccl.log.counts import Counts, is_bar, unfilled
 from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.pattern import any_of
@@ -151,7 +151,7 @@ _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})"
 
 
 def _is_ill(line: bytes) -> bool:
-    if _ILL.search(line) is not None or _GLOG.search(line) is not None:
+    if _ILL.search(line) is not None or _GLOG.search(line) is not None or elsewhere.bad(line):
         return True
     return _RARE.search(line.lower()) is not None and _RARELY.search(line) is not None
 
