@@ -193,3 +193,22 @@ def test_what_went_wrong_is_said_in_other_languages(calm: str, bad: str, end: st
     assert status(f"{ENDED.replace('Training finished', '')}{bad}\n{end}\n") is Status.UNKNOWN
     assert status(f"start\nload\n{calm}\n{end}\n") is Status.PASS
     assert status(f"start\nload\n{bad}\n{end}\n") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("Optimizer state consolidated", "Consolidating optimizer state on rank 0"),
+        ("Finalizing async checkpoint: done", "Finalizing async checkpoint"),
+        ("Using fp8 from now on", "Quantizing model to fp8"),
+        ("Destroying the process group", "[rank0] Entering barrier before checkpoint"),
+        ("Learning rate at the end 1e-05", "2026-01-01 10:00:00,123 - train - INFO - Packing the results"),
+        ("Closing the profiler", "Save checkpoint to /out/step1000 begins"),
+        ("Shutting down the loader", "INFO:train:Flattening parameters"),
+    ],
+)
+def test_what_a_program_begins_behind_its_last_step_is_not_over(calm: str, bad: str) -> None:
+    work = "".join(f"step {n}/40 loss 2.{n}\n" for n in range(30, 41))
+    assert status(f"{work}{calm}\n") is Status.PASS
+    assert status(f"{work}{bad}\n") is Status.UNKNOWN
+    assert status(f"{work}{bad}\nwent well\nAll done\n") is Status.PASS

@@ -137,6 +137,15 @@ _BEGUN: Final = re.compile(
     rb"|retry|restart|reconnect|resum|compil|copy|sync|compress|archiv|transfer|download|generat)+ing\b|\.\.\.\W*$|\xe2\x80\xa6\W*$",
     re.IGNORECASE,
 )
+# The same of whatever else, as the first word of a line or behind a logger's mark: not of what is over or is being taken down,
+# nor a word that only ends like that.
+_BEGINS: Final = re.compile(
+    rb"(?:^|[\]:|>)] ?| - |(?:INFO|DEBUG|NOTICE) +)"
+    rb"(?!(?i:warn|dur|noth|everyth|anyth|someth|str|remain|miss|learn|train|skipp|keep|us|exit|leav|quitt|shutt|clos|stopp|end"
+    rb"|finish|releas|destroy|clean|kill|remov|delet|tear|terminat|free|tim|accord|includ|reach|return|rat)ing\b)"
+    rb"[A-Z][a-z]{2,30}ing\b(?!\s?[:=])(?!.{0,200}\b(?:finished|done|complete[d]?|succeeded)\b)"
+    rb"|\bbegins?\W*$",
+)
 # What c10 puts below an exception's own words (c10/util/Exception.cpp): it is of the line before, and says nothing by itself.
 _STACK: Final = re.compile(
     rb"\bException raised from \S{1,100} at \S{1,400}:\d{1,6} \(most recent call first\):|\bframe #\d{1,3}: "
@@ -298,7 +307,7 @@ class LastWords:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
         if self.latest in {self._counts.line, self._work} or _BEGUN.search(self.latest) or is_bar(self.latest):
             return ""
-        if self._hinted or self._lines:
+        if self._hinted or self._lines or _BEGINS.search(self.latest):
             return ""
         if closing.doubtful(self.latest) or any(0 < one != whose.rank(self._work) for one in whose.spoken_of(self.latest)):
             return ""  # a rank beyond the first, of a log that others write, too, speaks for itself
