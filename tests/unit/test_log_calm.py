@@ -204,6 +204,7 @@ def test_what_went_wrong_is_said_in_other_languages(calm: str, bad: str, end: st
         ("Destroying the process group", "[rank0] Entering barrier before checkpoint"),
         ("Learning rate at the end 1e-05", "2026-01-01 10:00:00,123 - train - INFO - Packing the results"),
         ("Closing the profiler", "Save checkpoint to /out/step1000 begins"),
+        ("salloc: Relinquishing job allocation 12", "Compacting the results"),
         ("Shutting down the loader", "INFO:train:Flattening parameters"),
     ],
 )

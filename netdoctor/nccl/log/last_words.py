@@ -6,7 +6,7 @@ import re
 from collections import deque
 from typing import Final
 
-from netdoctor.nccl.log import closing, elsewhere, whose
+from netdoctor.nccl.log import closing, elsewhere, spoilt, whose
 from netdoctor.nccl.log.counts import Counts, is_bar, unfilled
 from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.pattern import any_of
@@ -31,6 +31,7 @@ _RARELY: Final = re.compile(
     rb"(?-i:CRITICAL|ERR!)|\b(?:level|lvl|severity)=\W?(?:err|fatal|crit|panic)"  # the second is logfmt's
     # the kernel's words (strerror) of what was to be copied, as where a job's script takes its results away
     rb"|(?:^|[\s/])(?:cp|mv|scp|rsync|tar|tee|mkdir): .{1,300}: (?-i:[A-Z][a-z]{1,20})(?: [\w-]{1,20}){1,5}\s*$"
+    rb"|\b(?:links?|ports?|nics?|hcas?|interfaces?) (?:[\w.\-/:]{1,40} )?down\b(?! (?:by|from|to|the|for)\b)"
     rb"|" + closing.BAD_END,
     re.IGNORECASE,
 )
@@ -87,23 +88,6 @@ _HINTS: Final = re.compile(
     rb"|(?:got|found|saw|only|received) \d+(?![\d.]).{0,30}\bexpect(?:ed|s):? \W?\d+(?![\d.]))\b",
     re.IGNORECASE,
 )
-# A figure and what it was to be.  Sums of whole numbers are exact in every type that has room for them, so two that are written
-# as "36.0" may not differ at all; other sums may by steps of bf16, of which one is 2**-8 of the figure.
-_FIGURES: Final = re.compile(
-    rb"\bexpect(?:ed|s|ing)?:? \W?(?P<all>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b(?!%|\.\d)(?: [a-z_]\w*){0,2}[,;]? (?:but |and )?"
-    rb"(?:got|found|received|saw|had|have|is|was|actual):? \W?(?P<at>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b(?!%|\.\d)"
-    rb"|\b(?:got|found|received|saw|actual):? \W?(?P<at2>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b(?!%|\.\d)[,;]? (?:but |and )?\(?"
-    rb"expect(?:ed|s|ing)?:? \W?(?P<all2>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b(?!%|\.\d)",
-    re.IGNORECASE,
-)
-_SUMS: Final = re.compile(
-    rb"\b(?:sum|check|test|verif\w*|validat\w*|all_?-?reduce|reduce|broadcast|gather|result)", re.IGNORECASE
-)
-_MEASURED: Final = re.compile(
-    rb"\b(?:loss|accuracy|acc|score|ppl|perplexity|bleu|rouge|throughput|\w*bw|bandwidth|speed|latency|time|seconds|\w+/s)\b",
-    re.IGNORECASE,
-)
-_STEP_OF_BF16: Final = 2**-7  # twice it, as the sum is rounded more than once
 # What was done where something was not there: it was looked for, and not needed.
 _INSTEAD: Final = re.compile(
     rb"(?P<what>[^,;:]{0,80})\b(?:"
@@ -142,13 +126,20 @@ _BEGUN: Final = re.compile(
 _BEGINS: Final = re.compile(
     rb"(?:^|[\]:|>)] ?| - |(?:INFO|DEBUG|NOTICE) +)"
     rb"(?!(?i:warn|dur|noth|everyth|anyth|someth|str|remain|miss|learn|train|skipp|keep|us|exit|leav|quitt|shutt|clos|stopp|end"
-    rb"|finish|releas|destroy|clean|kill|remov|delet|tear|terminat|free|tim|accord|includ|reach|return|rat)ing\b)"
+    rb"|finish|releas|destroy|clean|kill|remov|delet|tear|terminat|free|tim|accord|includ|reach|relinquish|return|rat)ing\b)"
     rb"[A-Z][a-z]{2,30}ing\b(?!\s?[:=])(?!.{0,200}\b(?:finished|done|complete[d]?|succeeded)\b)"
     rb"|\bbegins?\W*$",
 )
 # What c10 puts below an exception's own words (c10/util/Exception.cpp): it is of the line before, and says nothing by itself.
 _STACK: Final = re.compile(
     rb"\bException raised from \S{1,100} at \S{1,400}:\d{1,6} \(most recent call first\):|\bframe #\d{1,3}: "
+)
+# How many of all were there; the last such line of each counts, as where they come one by one.
+_PART: Final = re.compile(
+    rb"\b(?:loaded|read|restored|saved|wrote|written|uploaded|copied|joined|connected|started|launched|found):? "
+    rb"(?P<at>\d{1,7}) ?(?:/|of|out of) ?"
+    rb"(?P<all>\d{1,7} (?:ranks?|nodes?|workers?|gpus?|process\w*|hosts?|shards?|replicas?|files?))\b",
+    re.IGNORECASE,
 )
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
@@ -165,17 +156,6 @@ def _is_ill(line: bytes) -> bool:
     return _RARE.search(line.lower()) is not None and _RARELY.search(line) is not None
 
 
-def _wrong(line: bytes) -> bool:
-    """Whether a line shows a sum, and another that it was to be."""
-    found = _FIGURES.search(line) if b"xpect" in line else None
-    if found is None or _MEASURED.search(line) is not None:
-        return False
-    at, all_ = found["at"] or found["at2"], found["all"] or found["all2"]
-    if at.endswith(b".0") and all_.endswith(b".0"):
-        return float(at) != float(all_)
-    return _SUMS.search(line) is not None and abs(float(at) - float(all_)) > _STEP_OF_BF16 * abs(float(all_))
-
-
 def _instead(found: re.Match[bytes]) -> bytes:
     """What is left of a clause that says what was done where something was not there."""
     needed = _NEEDED.search(found["what"] + b" " + found["more"]) or _LESS.search(found["by"] or b"")
@@ -183,7 +163,7 @@ def _instead(found: re.Match[bytes]) -> bytes:
 
 
 def _hinting(line: bytes) -> bool:
-    return _HINTS.search(line) is not None or _wrong(line)
+    return _HINTS.search(line) is not None or spoilt.wrong(line)
 
 
 class LastWords:
@@ -201,6 +181,7 @@ class LastWords:
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
+        self._parts: dict[bytes, tuple[int, bytes]] = {}  # "8 shards" -> the last line that says that some of them were there
         self._hinted = deque[tuple[int, bytes]](maxlen=_MOST)  # the last of them, also behind work
         self._ended = 0  # the line of the last good end
         self._usage: dict[bytes, bytes] = {}  # a task's label -> the program whose usage it printed
@@ -275,6 +256,8 @@ class LastWords:
                 return True
         if _PROSE.match(line) is not None:
             return False
+        if (part := _PART.search(line)) is not None and len(self._parts) < _MOST:
+            self._parts[part["all"]] = number, line if int(part["at"]) < int(part["all"].split()[0]) else b""
         if not (_is_ill(line) or _STILL.search(line) or _hinting(line)):
             return False  # most lines
         clauses = _INSTEAD.sub(_instead, _NO_COUNT.sub(b" ", line))
@@ -321,12 +304,13 @@ class LastWords:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
         lines = self._lines if self._work or silent else {}
         if silent and not self._work:
-            lines = lines or self._hints
+            lines = lines or self._hints or dict(part for part in self._parts.values() if part[1])
         if self._ended and self._unfilled():
             lines = lines | {self._latest_at: self.latest}
         if self._ended:  # nobody doubts a good end for nothing
-            lines = lines | {number: line for number, line in self._hinted if number > self._ended}
+            lines = lines | {number: line for number, line in self._hinted if number > self._ended or spoilt.lasting(line)}
         self._hinted.clear()
+        self._parts.clear()
         self._lines, self._hints, self._of_a_warning = {}, {}, False
         self._work = self.latest = self.before = b""
         self._counts = Counts()
