@@ -256,7 +256,7 @@ class LastWords:
                 return True
         if _PROSE.match(line) is not None:
             return False
-        if (part := _PART.search(line)) is not None and len(self._parts) < _MOST:
+        if (b"/" in line or b" of " in line) and (part := _PART.search(line)) is not None and len(self._parts) < _MOST:
             self._parts[part["all"]] = number, line if int(part["at"]) < int(part["all"].split()[0]) else b""
         if not (_is_ill(line) or _STILL.search(line) or _hinting(line)):
             return False  # most lines
