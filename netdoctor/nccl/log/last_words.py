@@ -90,13 +90,15 @@ _HINTS: Final = re.compile(
 )
 # What was done where something was not there: it was looked for, and not needed.
 _INSTEAD: Final = re.compile(
-    rb"(?P<what>[^,;:]{0,80})\b(?:"
+    rb"\b(?:"
     + _NOT_FOUND
     + rb")\b(?P<more>[^,;:]{0,100})[,;:] ?(?:(?:so |thus |we )?(?:us(?:ed?|ing)|keep(?:s|ing)?|kept|creat(?:es?|ed|ing)"
     rb"|read(?:ing)?|tak(?:es?|ing)|took|fall(?:s|ing)? back|fell back|default\w*|build(?:s|ing)?|built)\b"
     rb"(?P<by>[^,;:]{0,60})|ok\W*$)",
     re.IGNORECASE,
 )
+_BEFORE: Final = re.compile(rb"[^,;:]+$")
+_CLAUSE: Final = 80  # bytes before it
 # It was needed where it is a part of the job, or where what stands in for it is less: fewer, slower, or no work of anybody's.
 _NEEDED: Final = re.compile(
     rb"\b(?:ranks?|nodes?|hosts?|gpus?|workers?|peers?|devices?|nics?|hcas?"
@@ -158,8 +160,9 @@ def _is_ill(line: bytes) -> bool:
 
 def _instead(found: re.Match[bytes]) -> bytes:
     """What is left of a clause that says what was done where something was not there."""
-    needed = _NEEDED.search(found["what"] + b" " + found["more"]) or _LESS.search(found["by"] or b"")
-    return found[0] if needed else found["what"]
+    before = _BEFORE.search(found.string[max(0, found.start() - _CLAUSE) : found.start()])
+    what = (before[0] if before else b"") + found["more"]
+    return found[0] if _NEEDED.search(what) or _LESS.search(found["by"] or b"") else b" "
 
 
 def _hinting(line: bytes) -> bool:
