@@ -272,3 +272,40 @@ def test_a_unit_that_failed_is_not_known_to_be_the_job(text: str) -> None:
     assert finding.status is Status.UNKNOWN
     assert finding.message.startswith("systemd says that the unit motd-news.service failed; whether it has to do with the job")
     assert finding.evidence["outcome"] != "failed"
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("rank 5: parameter checksum 0x8f31 equals rank 0", "rank 5: parameter checksum 0x8f31 differs from rank 0 (0x11aa)"),
+        ("weights differ by less than 1e-6 between ranks", "rank 3: the weights hash mismatches rank 0"),
+        ("GPU 3B:00.0: uncorrectable ECC errors: 0", "GPU 3B:00.0: uncorrectable ECC errors: 3"),
+        ("mismatches: 0", "mismatches: 12"),
+        ("Model could be saved", "Model could not be saved: quota"),
+        ("unable to locate the fused kernel", "[rank4]: Unable to save optimizer shard"),
+        ("rank 3: mlx5 error: 0", "rank 3: mlx5 error: 12"),
+        ("rank 5 error=0.25 in validation", "rank 5 error=110 while sending"),
+        ("validation: error: 0", "validation: error: 17 samples wrong on rank 4"),
+        ("sum: expected 36.0 got 36.0", "sum: expected 36.0 got 28.0"),
+        ("0 个任务失败", "保存模型出错"),
+    ],
+)
+def test_what_no_good_end_undoes(calm: str, bad: str) -> None:
+    assert of(f"{WORK}{calm}\n{END}").status is Status.PASS
+    assert of(f"{WORK}{bad}\n{END}").status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("calm", "bad"),
+    [
+        ("validation: True", "validation: False"),
+        ("validation: False alarms 3", "allreduce check passed: False"),
+        ("link mlx5_2 up since 10:00", "link mlx5_2 down since 10:00"),
+        ("counting links down to the last", "port 1 down"),
+        ("Loaded 8 of 8 shards", "Loaded 7 of 8 shards"),
+        ("Loaded 7 of 8 shards\nLoaded 8 of 8 shards", "loaded 8 of 8 files\nloaded 7/8 shards"),
+    ],
+)
+def test_what_a_test_without_steps_tells_before_its_end(calm: str, bad: str) -> None:
+    assert of(f"begin\n{calm}\nrun 1\nrun 2\nAll runs finished\n").status is Status.PASS
+    assert of(f"begin\n{bad}\nrun 1\nrun 2\nAll runs finished\n").status is Status.UNKNOWN

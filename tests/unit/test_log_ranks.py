@@ -6,6 +6,7 @@ import pytest
 
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log import whose
 from netdoctor.nccl.log.parser import parse_text
 from tests.unit.test_log_rules import CAME_UP
 
@@ -114,3 +115,10 @@ def test_an_unknown_error_at_a_peers_handle_condemns_no_gpu() -> None:
     for text in (warn, warn + "n1:1:9 [0] NCCL INFO transport/p2p.cc:330 -> 1\n"):
         causes = {f.cause for f in diagnose(parse_text(CAME_UP + text)) if f.status is Status.FAIL}
         assert causes and not causes & {"inventory", "wrong_data"}
+
+
+def test_a_program_whose_assertion_failed_is_no_node() -> None:
+    said = b"python3: ../nptl/pthread_mutex_lock.c:424: __pthread_mutex_lock_full: Assertion `e != ESRCH' failed."
+    assert whose.node(said) == ""
+    assert whose.node(b"vm-07: " + said) == "vm-07"
+    assert whose.node(b"n7: /w/train.py:32: UserWarning: slow") == "n7"

@@ -78,3 +78,35 @@ def test_a_server_that_came_back_did_not_stop_what_hangs_later() -> None:
 def test_a_last_error_of_a_library_is_not_overheard() -> None:
     (only,) = of(UCX + "mem handle is of another device\n")
     assert only.status is Status.UNKNOWN
+
+
+PING = "slurmctld: error: Nodes n7 not responding\n"
+FEW = "".join(f"step {n}/1000 loss 2.{n}\n" for n in range(400, 500, 10))
+REST = "".join(f"step {n}/1000 loss 1.{n}\n" for n in range(510, 1001, 10))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{FEW}{PING}{REST}Training finished.\n",
+        f"error: Nodes n7 not responding\n[2026-11-27T10:01:00] Node n7 now responding\n{FEW}{REST}Training finished.\n",
+        f"{FEW}{REST}{PING}slurmctld: Node n7 now responding\nTraining finished.\n",
+    ],
+)
+def test_a_node_that_answered_again_was_not_lost(text: str) -> None:
+    assert all(finding.status is Status.PASS for finding in of(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{FEW}{PING}",
+        f"{FEW}{PING}slurmctld: Node n8 now responding\n",
+        f"{FEW}slurmctld: Node n7 now responding\n{PING}",
+        f"{FEW}{PING.strip()}, setting DOWN\n{REST}",
+        f"{FEW}srun: error: Node failure on n7\n{REST}",
+    ],
+)
+def test_a_node_that_does_not_answer_again_is_lost(text: str) -> None:
+    first = of(text)[0]
+    assert (first.status, first.cause, first.subject) == (Status.FAIL, "rank_died", "n7")

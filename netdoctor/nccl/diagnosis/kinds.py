@@ -44,6 +44,7 @@ _O, _E, _B, _N = Role.ORIGIN, Role.ECHO, Role.BOTH, Role.OTHER
 _W, _A = Retry.WORK, Retry.AT_ONCE
 KINDS: Final[dict[EventKind, Kind]] = {
     "node_failed": Kind(_O, how="a node failed"),
+    "node_silent": Kind(_O, _A, how="a node failed"),
     "unstarted": Kind(_O, _W, "its processes could not be started on every node"),
     "elastic": Kind(_E, _W, "torchrun names a rank that failed first", ends_process=True, trouble=True),
     "died": Kind(_O, _W, "a process ended by a signal or with an exit code", ends_process=True, trouble=True),

@@ -39,7 +39,9 @@ class Outcome:
 def ends(log: LogFacts) -> tuple[Event, ...]:
     """Orders to end, the scheduler's and the user's, but those after which the job was started again."""
     last = (
-        e for e in log.of("ended") if log.up_at.get(e.file, 0) <= e.last and not worked_on(log, e) and not _of_a_server(log, e)
+        e
+        for e in log.of("ended")
+        if log.up_at.get(e.file, 0) <= e.last and not (worked_on(log, e) or _of_a_server(log, e) or _given_back(log, e))
     )
     return tuple(sorted(last, key=order))
 
@@ -49,6 +51,11 @@ def _of_a_server(log: LogFacts, e: Event) -> bool:
     asked = any("asked" in f.data and f.file == e.file and f.line < e.line for f in log.of("finished"))
     up = any(f.file == e.file and f.line < e.line for f in log.of("serving"))
     return asked and up and e.data.get("why", "CANCELLED").upper() in _SIGNALS
+
+
+def _given_back(log: LogFacts, e: Event) -> bool:
+    """Whether salloc only says what becomes of its allocation when the command in it is done (src/salloc/salloc.c)."""
+    return e.data.get("why") == "revoked" and any(f.file == e.file and f.last < e.line for f in good_ends(log))
 
 
 def outcome(log: LogFacts) -> Outcome:

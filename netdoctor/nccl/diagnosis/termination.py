@@ -121,10 +121,14 @@ def _last_word(given: Event) -> str:
     return found["word"] if found else given.text[:160]
 
 
+def _lost(log: LogFacts) -> tuple[Event, ...]:
+    """Nodes that their scheduler lost; one that it missed for a while, and that worked on, it did not lose."""
+    return (*log.of("node_failed"), *(e for e in log.of("node_silent") if not overcome(log, e)))
+
+
 def nodes(log: LogFacts) -> Iterator[Hypothesis]:
     """A scheduler that says that a node has gone, and Ray that an actor has."""
-    lost = log.of("node_failed")
-    if lost:
+    if lost := _lost(log):
         host = next(iter(caught(lost, "host")), None)
         text = f"the scheduler lost {host or 'a node'}: the job ended with it"
         how = "sinfo -R; scontrol show node <node>; the console and dmesg of that node"
@@ -328,8 +332,8 @@ _OFTEN: Final = 10  # torch's heartbeat monitor looks into the store about once 
 def store_gone(log: LogFacts) -> Iterator[Hypothesis]:
     """The host of torch's store went away, which its clients warn of again and again: they are the victims."""
     events = tuple(e for e in log.of("peer_closed") if e.mild and Wording.STORE.within(e.text))
-    known = log.of("finished", "ended", "exception", "elastic", "died", "node_failed")
-    if known or sum(e.count for e in events) < _OFTEN or not all(after(log, e) is After.STOPPED for e in events):
+    known = log.of("finished", "ended", "exception", "elastic", "died")
+    if known or _lost(log) or sum(e.count for e in events) < _OFTEN or not all(after(log, e) is After.STOPPED for e in events):
         return
     where = next(iter(caught(events, "store")), None)
     text = f"the process that keeps torch's store{f' ({where})' if where else ''} ended or its host is gone:"
@@ -363,7 +367,7 @@ def victims(log: LogFacts) -> Iterator[Hypothesis]:
         lost = f"{peers[0]} closed its connection" if peers else "a rank lost the connection to its peer"
         text = f"{lost}: what these lines show is the consequence, the first failure is elsewhere"
         how = "the log of the peer that went away"
-        if not log.of("died", "elastic", "actor_died", "exception", "raised", "oom", "node_failed"):
+        if not (log.of("died", "elastic", "actor_died", "exception", "raised", "oom") or _lost(log)):
             left = [e for e in log.of("finished") if "left" in e.data and before(e, events[0])]
             who = next((told[1] for e in left if (told := _LEFT.match(e.text))), None)
             if who is not None:

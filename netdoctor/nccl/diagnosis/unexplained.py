@@ -5,6 +5,7 @@ from __future__ import annotations
 from netdoctor.nccl.diagnosis.kinds import TROUBLE, kind
 from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed
 from netdoctor.nccl.diagnosis.went_on import After, after, before, broke_off, context_lost, overcome
+from netdoctor.nccl.log import spoilt
 from netdoctor.nccl.log.facts import Event, Level, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -37,14 +38,15 @@ def unexplained(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
 def last_words(log: LogFacts, end: Outcome) -> tuple[Event, ...]:
     """What nobody knows counts where the log does not show the end, or comes behind one: it may be of what the job was for, as
     of a checkpoint that did not reach its place.  What the program itself calls an error counts also where it comes before
-    the end of one process, or of a part."""
+    the end of one process, or of a part; what no end undoes, always."""
     if end.ending is Ending.OPEN or closed(end):
         return log.of("last_words")
     ends = end.events if end.ending is Ending.FINISHED else ()
     return tuple(
         e
         for e in log.of("last_words")
-        if any(_behind(f, e) or ("left" in f.data and Wording.CALLED_AN_ERROR.within(e.text)) for f in ends)
+        if spoilt.lasting(e.text.encode())
+        or any(_behind(f, e) or ("left" in f.data and Wording.CALLED_AN_ERROR.within(e.text)) for f in ends)
     )
 
 

@@ -45,6 +45,8 @@ def after(log: LogFacts, e: Event) -> After:
         return After.WENT_ON
     if {"unplaced", "waits"} & e.data.keys() and _placed(log, e):
         return After.WENT_ON
+    if e.kind == "node_silent" and _answered(log, e):
+        return After.WENT_ON
     if e.kind == "mount" and (told := _server(log, e)) is not None:
         return told
     if on_the_way_out(log, e) or _interrupted(log, e) or _well_again(log, e):
@@ -65,6 +67,12 @@ def _placed(log: LogFacts, e: Event) -> bool:
     """Whether the pod that waited was started after it, or one whose name no line tells."""
     later = (f for f in log.of("placed") if f.file == e.file and f.last > e.last)
     return any(f.data.get("pod", e.data.get("pod")) == e.data.get("pod", f.data.get("pod")) for f in later)
+
+
+def _answered(log: LogFacts, e: Event) -> bool:
+    """Of a node that did not answer its scheduler: the scheduler's word that it does again."""
+    again = (o for o in log.of("node_silent") if "over" in o.data and o.file == e.file and o.last >= e.last)
+    return any(o.data.get("host") == e.data.get("host") for o in again)
 
 
 def context_lost(log: LogFacts, e: Event) -> bool:

@@ -75,6 +75,7 @@ _Caller = Literal[
 _Endings = Literal[
     "ended",
     "node_failed",
+    "node_silent",
     "unit",
     "unstarted",
     "placed",

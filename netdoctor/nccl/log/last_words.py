@@ -6,7 +6,7 @@ import re
 from collections import deque
 from typing import Final
 
-from netdoctor.nccl.log import closing, whose
+from netdoctor.nccl.log import closing, elsewhere, spoilt, whose
 from netdoctor.nccl.log.counts import Counts, is_bar, unfilled
 from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.pattern import any_of
@@ -31,6 +31,7 @@ _RARELY: Final = re.compile(
     rb"(?-i:CRITICAL|ERR!)|\b(?:level|lvl|severity)=\W?(?:err|fatal|crit|panic)"  # the second is logfmt's
     # the kernel's words (strerror) of what was to be copied, as where a job's script takes its results away
     rb"|(?:^|[\s/])(?:cp|mv|scp|rsync|tar|tee|mkdir): .{1,300}: (?-i:[A-Z][a-z]{1,20})(?: [\w-]{1,20}){1,5}\s*$"
+    rb"|\b(?:links?|ports?|nics?|hcas?|interfaces?) (?:[\w.\-/:]{1,40} )?down\b(?! (?:by|from|to|the|for)\b)"
     rb"|" + closing.BAD_END,
     re.IGNORECASE,
 )
@@ -48,8 +49,10 @@ _NO_COUNT: Final = re.compile(
     rb"\b(?:no|" + _NOUGHT + rb"|without(?: any)?) (?:errors?|fail\w*)|\berror (?:rate|analysis|handl\w*)\b"
     rb"|\b(?:best|lowest) (?:\w{1,20} )?errors?\b"
     rb"|\berrors? \d{1,9}\.\d+(?:e-?\d+)?%?(?:$|[\s,;)}])"
-    # more errors than none are counted, where one is a figure
-    rb"|\berrors?[:=] {0,4}(?:(?:(?<!s[:=])(?<!s[:=] )\d+|0|\d*\.\d+)(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
+    # a count of wrong words is a model's figure
+    rb"|\b(?:word|char(?:acter)?|token|label|spelling)s?[ _]errors?[:=] *\d+"
+    # more errors than none are counted, and a whole number is a code, where a fraction is a figure
+    rb"|\berrors?[:=] {0,4}(?:(?:0|\d*\.\d+|\d+(?=e-|%))(?:e-?\d+)?%?|none|null|\"\")(?:$|[\s,;}])"
     rb"|(?<![\w.])(?:no|" + _NOUGHT + rb"|zero) (?:[a-z]{1,20} ){0,2}" + _BAD + rb"\b"
     rb"|\b" + _BAD + rb"(?: ?[^\W\d]{1,20}){0,4} *[:=] *(?:0\b(?!\.)|\[\]|none\b|null\b)|\btimeout[:=] *\d+"
     rb"|(?<![\w.])(?P<n>\d+)\b(?!\.\d)\D{1,40}\bexpect(?:ed|s):? \W?(?P=n)\b(?!\.\d)"
@@ -75,8 +78,8 @@ _EQUAL: Final = (
 _HINTS: Final = re.compile(
     rb"\b(?:stall\w*|stuck|hangs?|hanging|deadlock\w*|time[ds]?[ -]?out|refused|unreachable|denied|expired|dropped"
     rb"|unexpected(?!ly (?:good|well|fast|high|low|large|small)\b)\w*|unable to|cannot|could(?: not|n.t)"
-    rb"|unhealthy|degraded|diverged?|interrupted|no heartbeats?|did not(?=\W*$)|uncorrectable"
-    rb"|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient|unavailable|exceeded|\d+,? expected"
+    rb"|unhealthy|degraded|diverged?|(?<!can be )(?<!may be )interrupted|no heartbeats?|did not(?=\W*$)|uncorrectable"
+    rb"|not found|no such|invalid|mismatch\w*|reject\w*|lost|insufficient|unavailable|exceeded|(?<![\d.])\d+,? expected"
     # from what it was to be equal to, and by no tolerance; of one setting, or of two files, it is no fault
     rb"|differs?\b(?! (?:by|at) (?:less|most)\b)(?=.{0,60}\b(?:" + _EQUAL + rb")\b)|(?:" + _EQUAL + rb")\b.{0,60}\bdiffers?"
     # counts of things; a figure need not be what was thought of it
@@ -89,8 +92,22 @@ _HINTS: Final = re.compile(
 _INSTEAD: Final = re.compile(
     rb"\b(?:"
     + _NOT_FOUND
-    + rb")\b[^,;:]{0,100}[,;:] ?(?:(?:so |thus |we )?(?:us(?:ed?|ing)|keep(?:s|ing)?|kept|creat(?:es?|ed|ing)"
-    rb"|read(?:ing)?|tak(?:es?|ing)|took|fall(?:s|ing)? back|fell back|default\w*|build(?:s|ing)?|built)\b|ok\W*$)",
+    + rb")\b(?P<more>[^,;:]{0,100})[,;:] ?(?:(?:so |thus |we )?(?:us(?:ed?|ing)|keep(?:s|ing)?|kept|creat(?:es?|ed|ing)"
+    rb"|read(?:ing)?|tak(?:es?|ing)|took|fall(?:s|ing)? back|fell back|default\w*|build(?:s|ing)?|built)\b"
+    rb"(?P<by>[^,;:]{0,60})|ok\W*$)",
+    re.IGNORECASE,
+)
+_BEFORE: Final = re.compile(rb"[^,;:]+$")
+_CLAUSE: Final = 80  # bytes before it
+# It was needed where it is a part of the job, or where what stands in for it is less: fewer, slower, or no work of anybody's.
+_NEEDED: Final = re.compile(
+    rb"\b(?:ranks?|nodes?|hosts?|gpus?|workers?|peers?|devices?|nics?|hcas?"
+    rb"|(?:mlx5|eth|ib|ens|eno|enp)_?\d\w*|\w*nccl\w*)\b",
+    re.IGNORECASE,
+)
+_LESS: Final = re.compile(
+    rb"\b(?:sockets?|tcp|ethernet|(?:eth|ens|eno|enp)\d\w*|gloo|cpus?|random\w*|dummy"
+    rb"|\d+ (?:other )?(?:ranks?|nodes?|hosts?|gpus?|workers?|peers?|devices?|nics?)|(?:the )?(?:other|remaining) \d+)\b",
     re.IGNORECASE,
 )
 # Of a program that stands still and says so calmly, as vLLM does: "This typically happens when some processes are hanging".
@@ -101,13 +118,30 @@ _STILL: Final = re.compile(
 )
 # What a program begins behind its last step, and may not come to the end of.
 _BEGUN: Final = re.compile(
+    rb"(?<!\bfinished )(?<!\bdone )(?<!\bcompleted )(?<!\bdone with )(?<!\bfinished with )"
     rb"\b(?:sav|writ|stor|export|upload|push|load|start|begin|evaluat|validat|test|merg|gather|convert|wait|run"
     rb"|retry|restart|reconnect|resum|compil|copy|sync|compress|archiv|transfer|download|generat)+ing\b|\.\.\.\W*$|\xe2\x80\xa6\W*$",
     re.IGNORECASE,
 )
+# The same of whatever else, as the first word of a line or behind a logger's mark: not of what is over or is being taken down,
+# nor a word that only ends like that.
+_BEGINS: Final = re.compile(
+    rb"(?:^|[\]:|>)] ?| - |(?:INFO|DEBUG|NOTICE) +)"
+    rb"(?!(?i:warn|dur|noth|everyth|anyth|someth|str|remain|miss|learn|train|skipp|keep|us|exit|leav|quitt|shutt|clos|stopp|end"
+    rb"|finish|releas|destroy|clean|kill|remov|delet|tear|terminat|free|tim|accord|includ|reach|relinquish|return|rat)ing\b)"
+    rb"[A-Z][a-z]{2,30}ing\b(?!\s?[:=])(?!.{0,200}\b(?:finished|done|complete[d]?|succeeded)\b)"
+    rb"|\bbegins?\W*$",
+)
 # What c10 puts below an exception's own words (c10/util/Exception.cpp): it is of the line before, and says nothing by itself.
 _STACK: Final = re.compile(
     rb"\bException raised from \S{1,100} at \S{1,400}:\d{1,6} \(most recent call first\):|\bframe #\d{1,3}: "
+)
+# How many of all were there; the last such line of each counts, as where they come one by one.
+_PART: Final = re.compile(
+    rb"\b(?:loaded|read|restored|saved|wrote|written|uploaded|copied|joined|connected|started|launched|found):? "
+    rb"(?P<at>\d{1,7}) ?(?:/|of|out of) ?"
+    rb"(?P<all>\d{1,7} (?:ranks?|nodes?|workers?|gpus?|process\w*|hosts?|shards?|replicas?|files?))\b",
+    re.IGNORECASE,
 )
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
@@ -119,9 +153,20 @@ _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})"
 
 
 def _is_ill(line: bytes) -> bool:
-    if _ILL.search(line) is not None or _GLOG.search(line) is not None:
+    if _ILL.search(line) is not None or _GLOG.search(line) is not None or elsewhere.bad(line):
         return True
     return _RARE.search(line.lower()) is not None and _RARELY.search(line) is not None
+
+
+def _instead(found: re.Match[bytes]) -> bytes:
+    """What is left of a clause that says what was done where something was not there."""
+    before = _BEFORE.search(found.string[max(0, found.start() - _CLAUSE) : found.start()])
+    what = (before[0] if before else b"") + found["more"]
+    return found[0] if _NEEDED.search(what) or _LESS.search(found["by"] or b"") else b" "
+
+
+def _hinting(line: bytes) -> bool:
+    return _HINTS.search(line) is not None or spoilt.wrong(line)
 
 
 class LastWords:
@@ -139,6 +184,7 @@ class LastWords:
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
         self._hints: dict[int, bytes] = {}
+        self._parts: dict[bytes, tuple[int, bytes]] = {}  # "8 shards" -> the last line that says that some of them were there
         self._hinted = deque[tuple[int, bytes]](maxlen=_MOST)  # the last of them, also behind work
         self._ended = 0  # the line of the last good end
         self._usage: dict[bytes, bytes] = {}  # a task's label -> the program whose usage it printed
@@ -213,13 +259,15 @@ class LastWords:
                 return True
         if _PROSE.match(line) is not None:
             return False
-        if not (_is_ill(line) or _STILL.search(line) or _HINTS.search(line)):
+        if (b"/" in line or b" of " in line) and (part := _PART.search(line)) is not None and len(self._parts) < _MOST:
+            self._parts[part["all"]] = number, line if int(part["at"]) < int(part["all"].split()[0]) else b""
+        if not (_is_ill(line) or _STILL.search(line) or _hinting(line)):
             return False  # most lines
-        clauses = _INSTEAD.sub(b" ", _NO_COUNT.sub(b" ", line))
+        clauses = _INSTEAD.sub(_instead, _NO_COUNT.sub(b" ", line))
         none = _NONE.search(line) is not None
         still = _STILL.search(clauses) is not None and not none
         ill = _is_ill(clauses) and not none
-        if not (ill or still or _HINTS.search(clauses)):
+        if not (ill or still or _hinting(clauses)):
             return False
         said = level(line)
         if said is Level.UNKNOWN and not none:
@@ -245,7 +293,7 @@ class LastWords:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
         if self.latest in {self._counts.line, self._work} or _BEGUN.search(self.latest) or is_bar(self.latest):
             return ""
-        if self._hinted or self._lines:
+        if self._hinted or self._lines or _BEGINS.search(self.latest):
             return ""
         if closing.doubtful(self.latest) or any(0 < one != whose.rank(self._work) for one in whose.spoken_of(self.latest)):
             return ""  # a rank beyond the first, of a log that others write, too, speaks for itself
@@ -259,12 +307,13 @@ class LastWords:
         """The lines by number; what follows is another file's.  `silent`: without work they are all that such a log holds."""
         lines = self._lines if self._work or silent else {}
         if silent and not self._work:
-            lines = lines or self._hints
+            lines = lines or self._hints or dict(part for part in self._parts.values() if part[1])
         if self._ended and self._unfilled():
             lines = lines | {self._latest_at: self.latest}
         if self._ended:  # nobody doubts a good end for nothing
-            lines = lines | {number: line for number, line in self._hinted if number > self._ended}
+            lines = lines | {number: line for number, line in self._hinted if number > self._ended or spoilt.lasting(line)}
         self._hinted.clear()
+        self._parts.clear()
         self._lines, self._hints, self._of_a_warning = {}, {}, False
         self._work = self.latest = self.before = b""
         self._counts = Counts()

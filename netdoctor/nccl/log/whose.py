@@ -17,7 +17,11 @@ _OWN: Final = re.compile(rb"^ {0,8}\d{1,7}: (?:[\w.\-]{1,253}: |\[default\d{1,4}
 _BEGINS: Final = re.compile(
     rb"^[\d\-/:.,TZ \[\]]{0,40}\(?[Rr](?:ank|ANK)[ _#:=]{0,2}(\d{1,7})\)?(?::| ?[|>]| - |\]:?)(?! ?\d{1,7}\b)"
 )
-_NODE: Final = re.compile(rb"([a-z][a-z\-]{0,60}\d[a-z\d\-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): ")
+_NODE: Final = re.compile(
+    rb"([a-z][a-z\-]{0,60}\d[a-z\d\-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): "
+    # not the program's name, which glibc puts before the place of an assertion (assert/assert.c)
+    rb"(?!\S{1,300}:\d{1,7}: [^`]{1,200}: Assertion `)"
+)
 _SPEAKS_OF: Final = re.compile(
     rb"^.{0,60}?\b(?:rank|worker|process|node|pod|replica|child|host)[ _#:\-]{0,2}(?:[a-z]{1,12}-?)?(?P<who>\d{1,6})\b"
     rb"(?! ?(?:/|of\b))",
