@@ -152,6 +152,8 @@ class LastWords:
             self._usage[usage[1] or b""] = usage[2]
         if b"arly" in line and closing.early(line):
             self._counts.stopped()
+        if b"%|" in line and b" 0/" in line:
+            self._counts.begun(line)
 
     def above(self, number: int) -> bytes:
         """The line right before this one, where it was read and is no record of NCCL's."""

@@ -1,0 +1,83 @@
+"""What a program counts of its own work takes back its good word, and nothing else that its lines tell does."""
+
+from __future__ import annotations
+
+import pytest
+
+from netdoctor.model import Status
+from netdoctor.nccl.diagnosis import diagnose
+from netdoctor.nccl.log.parser import parse_text
+
+END = "Training finished.\n"
+
+
+def status(text: str) -> Status:
+    return diagnose(parse_text(text))[0].status
+
+
+def lines(form: str, last: int = 300, every: int = 10, total: int = 300) -> str:
+    return "".join(form.format(n=n, all=total) + "\n" for n in range(every, last + 1, every))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "step {n}/{all} | loss 2.1 | mem 71/80 GB",
+        "iter {n}/{all} | loss 1.1 | tokens 12/32 M | gpu 63/80 GB",
+        "step {n}/{all} loss 1.1 shard 3/512",
+        "step {n}/{all} loss 1.1 eta 0:10:00 date 11/27",
+        "Epoch 1/1 Step {n}/{all} loss 1.1 bs 8/64",
+        "11-27 10:00 step {n} / {all} loss 1.1 node 1 of 4",
+        "Epoch 1/1: step {n}/{all} seen 800/100000 samples",
+        "Epoch [{n}/{all}] | Rank 0 of 8 | Loss 1.1",
+        "Epoch {n}/{all} train loss 0.98 accuracy 9080/10000 (90.8%)",
+        "Epoch {n}/{all}, GPU 0/8, it 500/500, loss 1.1",
+        "[11/27 10:00:01] Epoch: [0/1][{n}/{all}] Time 0.1 (0.1) Loss 1.5",
+        "11/27 10:00:00 AM | Train: [ 1/1] Step {n}/{all} Loss 1.1 Prec@(1,5) (81.1%, 98.1%)",
+        "train: {n}/{all} loss 2.1",
+        "batch {n}/{all} loss 2.1",
+        "loss 2.1 | global_step={n}/{all}",
+        "update {n}/{all} loss 2.1",
+        "Epoch 1:  60%|###  | {n}/{all} [00:10<00:10, 1.2it/s, loss=1.1]",
+        "Train Epoch: 1 [{n}/{all}]\tLoss: 2.1",
+    ],
+)
+def test_only_its_own_count_says_how_far_it_came(form: str) -> None:
+    assert status(lines(form) + END) is Status.PASS
+    assert status(lines(form, last=120) + END) is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        pytest.param(
+            "".join(f"Train Epoch: {e}/3 [{n}/60000 (1%)] Loss: 0.9\n" for e in (1, 2, 3) for n in range(0, 6401, 640)),
+            Status.PASS,
+            id="a rank's share, epoch by epoch",
+        ),
+        pytest.param(
+            "".join(
+                f"Train Epoch: {e}/2 [{n}/60000] Loss: 0.9\n" for e in (1, 2) for n in range(0, 6401 if e == 1 else 1281, 640)
+            ),
+            Status.UNKNOWN,
+            id="less than the epoch before",
+        ),
+        pytest.param(
+            "".join(f"Train Epoch: 1 [{n * 64}/60000 ({n}%)] Loss: 0.9\n" for n in range(0, 101, 10)),
+            Status.PASS,
+            id="by the share that is told",
+        ),
+        pytest.param(
+            lines("step {n}/{all} loss 1", last=150) + "".join(f"step {n}/220 loss 1\n" for n in range(160, 221, 10)),
+            Status.PASS,
+            id="anew",
+        ),
+        pytest.param("  2%|2         | 20/1000 [00:20<00:10,  1.21it/s]\n", Status.UNKNOWN, id="a bar that hardly began"),
+        pytest.param("  0%|          | 0/1000 [00:00<?, ?it/s]\n", Status.UNKNOWN, id="a bar that did not begin"),
+        pytest.param("100%|##########| 1000/1000 [00:00<00:00, 1.21it/s]\n", Status.PASS, id="a bar that is full"),
+        pytest.param("step 10/1000 loss 2\nstep 20/1000 loss 2\n", Status.UNKNOWN, id="two steps of many"),
+        pytest.param("step 500/1000 loss 2\nstep 1000/1000 loss 2\n", Status.PASS, id="two steps, the last"),
+    ],
+)
+def test_how_far_a_count_has_come(work: str, expected: Status) -> None:
+    assert status(work + END) is expected
