@@ -81,3 +81,50 @@ def test_only_its_own_count_says_how_far_it_came(form: str) -> None:
 )
 def test_how_far_a_count_has_come(work: str, expected: Status) -> None:
     assert status(work + END) is expected
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Reached max_steps=2000. Stopping training.",
+        "Reached 120 steps.",
+        "Reached the maximum number of epochs",
+        "Target accuracy reached, training done",
+        "target loss of 2.1 reached",
+        "No improvement for 10 epochs, stopping.",
+        "val loss has not improved for 10 epochs; stopping",
+        "Converged.",
+        "Wall time budget of 4h used up",
+        "early stopping at step 120",
+        "EarlyStopping counter: 7 out of 7",
+        "step 130/300 loss 2.1: early stopping",
+    ],
+)
+def test_what_stops_on_purpose_has_nothing_left(said: str) -> None:
+    assert status(f"{lines('step {n}/{all} loss 2', last=120)}{said}\n{END}") is Status.PASS
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "EarlyStopping counter: 1 out of 7",
+        "early stopping counter: 1 of 3",
+        "early_stopping: False",
+        "EarlyStopping enabled with patience 3",
+        "reached rank 3",
+        "target accuracy not reached",
+        "the loss has not converged",
+        "maximum sequence length reached",
+        "No improvement for 2 epochs",
+        "the memory budget is reached",
+    ],
+)
+def test_what_does_not_stop_it_leaves_what_is_left(said: str) -> None:
+    assert status(f"{lines('step {n}/{all} loss 2', last=120)}{said}\n{END}") is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("said", ["job completed successfully", "The run finished with exit code 0", "all done"])
+def test_whatever_the_good_word_its_own_count_takes_it_back(said: str) -> None:
+    steps = "step {n}/{all} loss 2"
+    assert status(f"{lines(steps, last=120)}{said}\n") is Status.UNKNOWN
+    assert status(f"{lines(steps)}{said}\n") is Status.PASS

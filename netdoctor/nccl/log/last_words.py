@@ -135,6 +135,7 @@ class LastWords:
         self._work = b""  # the last that shows work
         self._work_at = 0
         self._counts = Counts()
+        self._stops = False  # the last line says that no further steps are taken
         self._took = 0  # lines that say how long all took
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
@@ -150,7 +151,8 @@ class LastWords:
         self._took += closing.took(line)
         if b"sage: " in line and (usage := _USAGE.match(line)) is not None and len(self._usage) < _TASKS:
             self._usage[usage[1] or b""] = usage[2]
-        if b"arly" in line and closing.early(line):
+        self._stops = closing.stops(line)
+        if self._stops:
             self._counts.stopped()
         if b"%|" in line and b" 0/" in line:
             self._counts.begun(line)
@@ -185,6 +187,8 @@ class LastWords:
         if self._counts.redrawn(line):
             return -1
         counted = self._counts.feed(line)
+        if self._stops:
+            self._counts.stopped()
         if not (counted and self._work and self._counts.filled(line)):  # when it is drawn full says nothing of what came first
             self._work, self._work_at = line, number
             self._lines.clear()
