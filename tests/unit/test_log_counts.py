@@ -128,3 +128,43 @@ def test_whatever_the_good_word_its_own_count_takes_it_back(said: str) -> None:
     steps = "step {n}/{all} loss 2"
     assert status(f"{lines(steps, last=120)}{said}\n") is Status.UNKNOWN
     assert status(f"{lines(steps)}{said}\n") is Status.PASS
+
+
+RAISED = (
+    "Traceback (most recent call last):\n"
+    '  File "/w/train.py", line 88, in <module>\n'
+    "    main()\n"
+    '  File "/w/train.py", line 41, in main\n'
+    "    loss = step(batch)\n"
+    "KeyError: 'ids'\n"
+)
+UNCOUNTED = "".join(f"step {n} loss 2.1\n" for n in range(10, 301, 10))
+
+
+@pytest.mark.parametrize("fault", [RAISED, "Killed\n"])
+@pytest.mark.parametrize("work", [UNCOUNTED, lines("step {n}/500 loss 2.1")])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "".join(f"eval step {n}/500 loss 2.1\n" for n in range(50, 501, 50)),
+        "".join(f"eval step {n} loss 2\n" for n in range(9)),
+    ],
+)
+def test_an_evaluation_behind_a_program_that_died_is_anothers(work: str, fault: str, behind: str) -> None:
+    assert status(work + fault + behind + END) is not Status.PASS
+
+
+@pytest.mark.parametrize("fault", [RAISED, "Killed\n"])
+def test_steps_that_begin_again_are_anothers(fault: str) -> None:
+    again = "".join(f"step {n} loss 2.1\n" for n in range(1, 9))
+    assert status(UNCOUNTED + fault + "Launching eval\n" + again + END) is not Status.PASS
+
+
+def test_an_evaluation_amid_the_work_ends_nothing() -> None:
+    evaluated = "".join(f"eval step {n}/20 loss 2\n" for n in (10, 20))
+    on = "".join(f"step {n} loss 2.1\n" for n in range(310, 400, 10))
+    assert status(UNCOUNTED + evaluated + on + evaluated + END) is Status.PASS
+    assert (
+        status(UNCOUNTED + RAISED.replace("Traceback", "WARNING: skipped a batch\nTraceback") + on + evaluated + END)
+        is not Status.FAIL
+    )

@@ -40,6 +40,14 @@ _ANY_BAR: Final = re.compile(
 _UNITS: Final = b"KMGTP"
 _EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
 
+# Of another program, or of a part of one, that looks at what was trained: "eval step 50/500", "Test: [ 0/10]".
+_EVALUATES: Final = re.compile(
+    rb"\b(?:eval(?:uat\w+)?|valid(?:at\w+)?|val|test(?:ing)?)(?![a-z])[\W_]{1,4}"
+    rb"(?:(?:epochs?|steps?|iter\w*|batch\w*)\b|\[? *\d+ {0,3}/)",
+    re.IGNORECASE,
+)
+_NUMBER: Final = re.compile(rb"\b(?:steps?|iter(?:ation)?s?|updates?)\b\W{0,12}(\d{1,12})\b", re.IGNORECASE)
+
 
 class _Count:
     """How far a count of one total has come."""
@@ -64,9 +72,10 @@ class _Count:
         """Whether the next line would be beyond the end."""
         return at + self.stride > all_ or 0 < self.round <= at
 
-    def short(self, all_: int) -> int:
-        """What is left, where that is more than lies between two lines; of a few lines, where it is more than half."""
-        lacks = self.at + self.stride < (self.round or all_) and (self.lines >= _OFTEN or self.at * 2 < all_)
+    def short(self, all_: int, latest: bool) -> int:
+        """What is left, where that is more than lies between two lines; of a few lines, where it is more than half, and the
+        `latest` work counts."""
+        lacks = self.at + self.stride < (self.round or all_) and (self.lines >= _OFTEN or (latest and self.at * 2 < all_))
         return _rest(self.at, all_) if lacks else 0
 
 
@@ -79,6 +88,24 @@ class Counts:
         self._bars: dict[bytes, bytes] = {}  # what bars count up to -> how far they have come
         self._each: dict[int, _Count] = {}
         self._total = 0  # of the steps, by their last line
+        self.evaluates = False  # by the last line
+        self.anew = False  # the last line begins again from a much smaller number, in no other epoch
+        self._trains = False
+        self._counted = False  # the last line does, and not for the first time
+        self._at = self._epoch = 0
+
+    def follow(self, line: bytes) -> None:
+        """Whose work a line shows: that of the line before, or another's."""
+        self.evaluates = _EVALUATES.search(line[:_LONGEST]) is not None
+        self._trains |= not self.evaluates
+        self._counted = False
+        step, epoch = _NUMBER.search(line[:_LONGEST]), _OF_AN_EPOCH.search(line[:_LONGEST])
+        self.anew = False
+        if step is None or self.evaluates:
+            return
+        at, of = int(step[1]), int(epoch[1]) if epoch else 0
+        self.anew = at * 2 < self._at and of <= self._epoch  # other ranks lag less
+        self._at, self._epoch = at, of
 
     def feed(self, line: bytes) -> int:
         """The largest number that a line counts up to; 0 where it counts nothing."""
@@ -95,12 +122,15 @@ class Counts:
         last = own or {(int(one["at"]), int(one["all"])) for one in _COUNT.finditer(head)}
         if not last:
             return 0
+        self._counted = bar is not None or any(all_ in self._each for _, all_ in own)  # of one line may be a first one only
         if steps is not None:
             self._goes_on(int(steps["at"]), int(steps["all"]))
         of = _OF_AN_EPOCH.search(head)
         for at, all_ in own:
             self._come(at, all_, int(of[1]) if of else 0)
         self._left = max(0 if self._last(at, all_) else _rest(at, all_) for at, all_ in last)
+        if self.evaluates and self._trains:
+            return 0  # what was trained is not counted on
         return max((all_ for _, all_ in own), default=0)
 
     def begun(self, line: bytes) -> None:
@@ -108,6 +138,7 @@ class Counts:
         bar = _BAR.match(line)
         if bar is not None and int(bar["at"]) == 0 and int(bar["all"]) not in self._each:
             self._come(0, int(bar["all"]), 0)
+            self._counted = True
 
     def _come(self, at: int, all_: int, epoch: int) -> None:
         if all_ in self._each or len(self._each) < _TOTALS:
@@ -156,7 +187,8 @@ class Counts:
     def short(self) -> int:
         """What is left of what most lines count, where that is more than lies between two of them."""
         lines = max((count.lines for count in self._each.values()), default=0)
-        return max((count.short(all_) for all_, count in self._each.items() if count.lines == lines), default=0)
+        most = ((all_, count) for all_, count in self._each.items() if count.lines == lines)
+        return max((count.short(all_, self._counted) for all_, count in most), default=0)
 
     @property
     def full(self) -> str:

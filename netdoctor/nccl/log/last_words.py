@@ -186,6 +186,7 @@ class LastWords:
         """A line that shows work; the number that it counts up to, or 0; -1 where it shows nothing new."""
         if self._counts.redrawn(line):
             return -1
+        self._counts.follow(line)
         counted = self._counts.feed(line)
         if self._stops:
             self._counts.stopped()
@@ -194,6 +195,11 @@ class LastWords:
             self._lines.clear()
             self._hinted.clear()
         return counted
+
+    @property
+    def whose(self) -> tuple[bool, bool]:
+        """Whether the last line of work evaluates, and whether it begins again from a much smaller number."""
+        return self._counts.evaluates, self._counts.anew
 
     def doubtful(self, line: bytes) -> bool:
         """Whether a good word for the end is taken back: by the line itself, or by the program's own count, which most of its
