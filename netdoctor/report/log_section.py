@@ -31,6 +31,8 @@ _NOT_FACTS: Final = frozenset(
         "work",
         "up_at",
         "up_of",
+        "trained",
+        "anew",
         "figures",
         "counts",
         "left",

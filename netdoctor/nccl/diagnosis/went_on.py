@@ -109,17 +109,31 @@ def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
 
 
 def broke_off(log: LogFacts, e: Event) -> bool:
-    """Whether it ended a program amid work that it counted, and nobody counts that work on: what follows it is another's, as
-    of the evaluation that a script starts behind the training."""
+    """Whether it ended a program amid its work, and nobody takes that on: what follows it is another's, as of the evaluation
+    that a script starts behind the training."""
     if log.counts.get((e.file, e.amid), 0) > e.last or _up_again(log, e):
         return False
+    others = _others_work(log, e)
+    if e.kind == "died":
+        return others
     if e.kind == "exception":
-        return e.amid > 0 and bool(e.data.get("program"))  # one before all work may be a script's that looks what there is
+        return (e.amid > 0 or others) and bool(
+            e.data.get("program")
+        )  # one before all work may be a script's that looks what there is
     if e.kind != "oom":
         return False
     raised = [r for r in log.of("raised") if r.file == e.file and e.last in {r.line, r.last} and "file" in r.data]
-    uncaught = any("printed" not in r.data and r.data.get("program") and (e.amid or "below" not in r.data) for r in raised)
-    return uncaught or (not raised and e.amid > 0 and Wording.LAST_OF_A_TRACEBACK.within(e.text))
+    amid = e.amid > 0 or others
+    uncaught = any("printed" not in r.data and r.data.get("program") and (amid or "below" not in r.data) for r in raised)
+    return uncaught or (not raised and amid and Wording.LAST_OF_A_TRACEBACK.within(e.text))
+
+
+def _others_work(log: LogFacts, e: Event) -> bool:
+    """Whether the first work behind it is none of the program's that worked before: an evaluation, behind which nothing is
+    trained, or steps that begin again."""
+    trained = log.trained.get(e.file, 0)
+    evaluated = 0 < trained <= e.last < log.good.get(e.file, 0)
+    return evaluated or any(0 < at <= e.last < then for at, then in log.anew.get(e.file, ()))
 
 
 def _up_again(log: LogFacts, e: Event) -> bool:
@@ -139,8 +153,8 @@ def _after_printed(log: LogFacts, e: Event) -> After:
 
 def _vouches(log: LogFacts, finished: Event, e: Event) -> bool:
     """Whether a good end shows that it went on after `e`.  "Training finished" a script says also behind a program that died:
-    such words need work behind it."""
-    return "words" not in finished.data or log.good.get(e.file, 0) > e.last
+    such words need work behind it, and no mere evaluation."""
+    return "words" not in finished.data or (log.trained.get(e.file) or log.good.get(e.file, 0)) > e.last
 
 
 def _server(log: LogFacts, e: Event) -> After | None:

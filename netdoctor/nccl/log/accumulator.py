@@ -120,6 +120,9 @@ class Accumulator:
     good: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
     amid: dict[int, int] = field(default_factory=dict)  # file -> what its last line that counts work counts up to
     counts: dict[tuple[int, int], int] = field(default_factory=dict)  # (file, such a number) -> its last line
+    trained: dict[int, int] = field(default_factory=dict)  # file -> its last line of work that is no evaluation's
+    # file -> lines from which steps begin again from a much smaller number, each behind the line of work before it
+    anew: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
     figures: dict[int, deque[int]] = field(default_factory=dict)  # file -> the last lines with a loss that is a number
     up_at: dict[int, int] = field(default_factory=dict)  # file -> last line of a communicator that is set up
     up_of: dict[tuple[int, int], int] = field(default_factory=dict)  # (file, rank) -> the last such line of that rank
@@ -142,9 +145,17 @@ class Accumulator:
     bytes_read: int = 0
     at: int = 0  # number of the line that is read
 
-    def worked(self, rank: int, number: int, counted: int = 0, *, figure: bool = False) -> None:
-        """A line of this rank shows work, and counts up to `counted`; `figure`: by a loss that is a number."""
+    def worked(
+        self, rank: int, number: int, counted: int = 0, whose: tuple[bool, bool] = (False, False), *, figure: bool = False
+    ) -> None:
+        """A line of this rank shows work, and counts up to `counted`; `whose`: an evaluation's, steps' that begin again;
+        `figure`: by a loss that is a number."""
         at = len(self.files) - 1
+        evaluates, anew = whose
+        if anew:
+            self.anew.setdefault(at, deque(maxlen=_MAX_COUNTS)).append((self.trained.get(at, 0), number))
+        if not evaluates:
+            self.trained[at] = number
         if counted:
             self.amid[at] = counted
             if (at, counted) in self.counts or len(self.counts) < _MAX_COUNTS:
@@ -193,6 +204,8 @@ class Accumulator:
         self.up_of = {key: line for key, line in self.up_of.items() if key[0] != at}
         self.figures.pop(at, None)
         self.amid.pop(at, None)
+        self.trained.pop(at, None)
+        self.anew.pop(at, None)
         self.counts = {key: line for key, line in self.counts.items() if key[0] != at}
         self.ordinary.pop(at, None)
         self.rank_zeros.clear()

@@ -156,11 +156,28 @@ _SOME: Final = re.compile(
     re.IGNORECASE,
 )
 _OVER: Final = re.compile(
-    rb"\b(?:training (?:has |is |was )?(?:completed?|finished|done|over)|(?:finished|completed|done with) training)\b"
-    rb"(?!.{0,40}\b(?:early|reached|max))",
+    rb"\b(?:training (?:has |is |was )?(?:completed?|finished|done|over)|(?:finished|completed|done with) training"
+    rb"|completed successfully|exit code 0|all done|job .{0,80} succeeded)\b",
     re.IGNORECASE,
 )
-_EARLY: Final = re.compile(rb"\bearly[ _-]?stop|\bstop\w*[ _-]early\b", re.IGNORECASE)
+# A program takes no further steps, by its own will: early, or as many as it was to, for as good as it was to be, as long as it
+# was to.  What it only counts for that ("EarlyStopping counter: 1 out of 7"), is set to do or has not come to is none of it.
+_ENOUGH: Final = (
+    rb"(?:max(?:imum)?|target|desired|goal|limit)(?:\b|_).{0,40}?(?<![a-z])"
+    rb"(?:steps?|epochs?|iter(?:ation)?s?|updates?|tokens|samples|acc\w*|loss|quality|score|metric|perplexity|ppl|m?ap)(?![a-z])"
+)
+_COUNTED_FOR: Final = (
+    rb"(?:counter\W{1,3}(?=\d)(?!(?P<n>\d+) (?:out )?of (?P=n)\b)|patience|callback|enabled|false|true|monitor)"
+)
+_STOPS: Final = re.compile(
+    rb"\bearly[ _-]?stop(?!\w*['\"]?\W{1,4}" + _COUNTED_FOR + rb")|\bstop\w*[ _-]early\b"
+    rb"|(?<!not )\breached (?:the |its |a )?(?:" + _ENOUGH + rb"|\d{1,12} (?:steps|epochs|iter(?:ation)?s)\b)"
+    rb"|\b" + _ENOUGH + rb".{0,30}?(?<!not )(?<!not been )\b(?:reached|hit|met)\b"
+    rb"|(?<!not )(?<!n't )(?<!never )\bconverged\b"
+    rb"|\b(?:no improvement|(?:not|n't) improved?)\b.{0,80}\bstop"
+    rb"|\b(?:time|wall\w*|tokens?|compute|flops?|training|samples?) budget\b.{0,30}\b(?:used up|exhausted|reached|spent|hit)\b",
+    re.IGNORECASE,
+)
 
 
 def doubtful(line: bytes) -> bool:
@@ -170,9 +187,12 @@ def doubtful(line: bytes) -> bool:
     return some or _DOUBT.search(_NO_DOUBT.sub(b"", line)) is not None
 
 
-def early(line: bytes) -> bool:
+def stops(line: bytes) -> bool:
     """Whether a program says that it takes no further steps: what was left of them is not to come."""
-    return b"early" in line.lower() and _EARLY.search(line) is not None
+    # most lines have none of these
+    if not (b"arly" in line or b"each" in line or b"onverged" in line or b"mprove" in line or b"udget" in line):
+        return False
+    return _STOPS.search(line[:_LONGEST]) is not None
 
 
 def in_words(line: bytes) -> bool:

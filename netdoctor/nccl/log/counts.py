@@ -12,8 +12,19 @@ _OFTEN: Final = 3  # lines of one total before what lies between them is known
 _COUNT: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
 # A program's own count of its steps, of epochs where it counts these too: "step:1335/1335", "Epoch [5/5], Step [600/600]".
 _STEPS: Final = re.compile(
-    rb"\b(?:steps?|iter(?:ation)?s?)\b\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b", re.IGNORECASE
+    rb"\b(?:global[_ ]?|train\w*_)?(?:steps?|iter(?:ation)?s?)\b\W{0,12}"
+    rb"(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b",
+    re.IGNORECASE,
 )
+# The same in other words, and of an epoch: "batch 300/1000", "train: 300/1000", "Epoch: [1][250/300]", a bar of "Epoch 1:".
+_OTHERS: Final = re.compile(
+    rb"(?:\b(?:train(?:ing)?|(?:mini-?|num_)?batch(?:es)?|(?:num_)?updates?|it)\b\W{0,12}"
+    rb"|\bepochs?\b\W{0,12}\d{1,12}(?: {0,12}(?:/|of) {0,12}\d{1,12})?\W{0,6}\[ {0,12}"
+    rb"|\bepoch \d{1,12}\b[^|]{0,40}\d{1,3}%\|[^|]{0,200}\| ?)"
+    rb"(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b(?: {0,4}\((?P<share>\d{1,3})(?:\.\d{1,6})?%\))?",
+    re.IGNORECASE,
+)
+_OF_AN_EPOCH: Final = re.compile(rb"\bepochs?\b\W{0,12}(\d{1,12})", re.IGNORECASE)
 # A bar of tqdm's, of all steps or of all epochs; what is loaded, downloaded or evaluated in between is no work of the whole.
 _BAR: Final = re.compile(
     rb"(?:\(\w+ pid=[^)]*\) ?|\[rank\d+\]: ?)?"
@@ -28,22 +39,44 @@ _ANY_BAR: Final = re.compile(
 )
 _UNITS: Final = b"KMGTP"
 _EPOCH: Final = re.compile(rb"\bepochs?\b(?:\W{0,12}(?P<at>\d{1,12}) {0,12}(?:/|of) {0,12}(?P<all>\d{1,12})\b)?", re.IGNORECASE)
-_EPOCHS: Final = re.compile(rb"\bepochs?\b\W{0,12}\d{1,12} {0,12}(?:/|of) {0,12}\d", re.IGNORECASE)
+
+# Of another program, or of a part of one, that looks at what was trained: "eval step 50/500", "Test: [ 0/10]".
+_EVALUATES: Final = re.compile(
+    rb"\b(?:eval(?:uat\w+)?|valid(?:at\w+)?|val|test(?:ing)?)(?![a-z])[\W_]{1,4}"
+    rb"(?:(?:epochs?|steps?|iter\w*|batch\w*)\b|\[? *\d+ {0,3}/)",
+    re.IGNORECASE,
+)
+_NUMBER: Final = re.compile(rb"\b(?:steps?|iter(?:ation)?s?|updates?)\b\W{0,12}(\d{1,12})\b", re.IGNORECASE)
 
 
 class _Count:
     """How far a count of one total has come."""
 
-    __slots__ = ("at", "lines", "stride")
+    __slots__ = ("at", "epoch", "lines", "round", "stride")
 
     def __init__(self) -> None:
-        self.at = self.lines = self.stride = 0
+        self.at = self.lines = self.stride = self.epoch = 0
+        self.round = 0  # where the last epoch's ended: a rank's share of what is counted may be less than all
 
-    def come(self, at: int) -> None:
+    def come(self, at: int, epoch: int) -> None:
         self.lines += 1
         if self.lines == 1 or at * 2 < self.at:  # an epoch's begins anew; other ranks lag less
+            if epoch > self.epoch:
+                self.round = self.at
             self.at = at
-        self.stride, self.at = max(self.stride, at - self.at), max(self.at, at)
+        self.epoch = epoch
+        # from nought, the last is one less than all
+        self.stride, self.at = max(self.stride, at - self.at, at == 0), max(self.at, at)
+
+    def ends(self, at: int, all_: int) -> bool:
+        """Whether the next line would be beyond the end."""
+        return at + self.stride > all_ or 0 < self.round <= at
+
+    def short(self, all_: int, latest: bool) -> int:
+        """What is left, where that is more than lies between two lines; of a few lines, where it is more than half, and the
+        `latest` work counts."""
+        lacks = self.at + self.stride < (self.round or all_) and (self.lines >= _OFTEN or (latest and self.at * 2 < all_))
+        return _rest(self.at, all_) if lacks else 0
 
 
 class Counts:
@@ -54,30 +87,74 @@ class Counts:
         self._left = 0
         self._bars: dict[bytes, bytes] = {}  # what bars count up to -> how far they have come
         self._each: dict[int, _Count] = {}
+        self._total = 0  # of the steps, by their last line
+        self.evaluates = False  # by the last line
+        self.anew = False  # the last line begins again from a much smaller number, in no other epoch
+        self._trains = False
+        self._counted = False  # the last line does, and not for the first time
+        self._at = self._epoch = 0
+
+    def follow(self, line: bytes) -> None:
+        """Whose work a line shows: that of the line before, or another's."""
+        self.evaluates = _EVALUATES.search(line[:_LONGEST]) is not None
+        self._trains |= not self.evaluates
+        self._counted = False
+        step, epoch = _NUMBER.search(line[:_LONGEST]), _OF_AN_EPOCH.search(line[:_LONGEST])
+        self.anew = False
+        if step is None or self.evaluates:
+            return
+        at, of = int(step[1]), int(epoch[1]) if epoch else 0
+        self.anew = at * 2 < self._at and of <= self._epoch  # other ranks lag less
+        self._at, self._epoch = at, of
 
     def feed(self, line: bytes) -> int:
         """The largest number that a line counts up to; 0 where it counts nothing."""
         if b"/" not in line and b" of " not in line:
             return 0
-        found = [(int(one["at"]), int(one["all"])) for one in _COUNT.finditer(line[:_LONGEST])]
-        if not found:
-            return 0
-        last = found.copy()
-        steps = _STEPS.search(line) or _BAR.match(line)
-        if steps:
+        head = line[:_LONGEST]
+        steps, bar = _STEPS.search(line), _BAR.match(line)
+        if steps or bar:
             self.line = line
-        if not (steps or _EPOCHS.search(line)):  # whatever else a line counts: files, pages
-            found.clear()
-        for at, all_ in found:
-            if all_ in self._each or len(self._each) < _TOTALS:
-                self._each.setdefault(all_, _Count()).come(at)
+        epochs = (one for one in _EPOCH.finditer(head) if one["at"] is not None)
+        own = {(int(one["at"]), int(one["all"])) for one in (steps, bar, *epochs) if one is not None}
+        own |= {(_at(one), int(one["all"])) for one in _OTHERS.finditer(head)}
+        # whatever else such a line counts is none of its work: dates, memory, ranks; and a line without one counts files, pages
+        last = own or {(int(one["at"]), int(one["all"])) for one in _COUNT.finditer(head)}
+        if not last:
+            return 0
+        self._counted = bar is not None or any(all_ in self._each for _, all_ in own)  # of one line may be a first one only
+        if steps is not None:
+            self._goes_on(int(steps["at"]), int(steps["all"]))
+        of = _OF_AN_EPOCH.search(head)
+        for at, all_ in own:
+            self._come(at, all_, int(of[1]) if of else 0)
         self._left = max(0 if self._last(at, all_) else _rest(at, all_) for at, all_ in last)
-        return max((all_ for _, all_ in found), default=0)
+        if self.evaluates and self._trains:
+            return 0  # what was trained is not counted on
+        return max((all_ for _, all_ in own), default=0)
+
+    def begun(self, line: bytes) -> None:
+        """A bar that is drawn before the first step."""
+        bar = _BAR.match(line)
+        if bar is not None and int(bar["at"]) == 0 and int(bar["all"]) not in self._each:
+            self._come(0, int(bar["all"]), 0)
+            self._counted = True
+
+    def _come(self, at: int, all_: int, epoch: int) -> None:
+        if all_ in self._each or len(self._each) < _TOTALS:
+            self._each.setdefault(all_, _Count()).come(at, epoch)
+
+    def _goes_on(self, at: int, all_: int) -> None:
+        """Steps that are counted on with another total, as where a data set is made anew in between."""
+        before = self._each.get(self._total)
+        if all_ not in self._each and before is not None and before.at < at <= before.at + 2 * before.stride:
+            self._each[all_] = self._each.pop(self._total)
+        self._total = all_
 
     def _last(self, at: int, all_: int) -> bool:
         """Whether the next line of that count would be beyond its end."""
         count = self._each.get(all_)
-        return count is not None and count.lines >= _OFTEN and at + count.stride > all_
+        return count is not None and count.lines >= _OFTEN and count.ends(at, all_)
 
     def redrawn(self, line: bytes) -> bool:
         """Whether a bar shows nothing new: none of its steps, or what it has shown, as where tqdm draws it again to close it,
@@ -110,8 +187,8 @@ class Counts:
     def short(self) -> int:
         """What is left of what most lines count, where that is more than lies between two of them."""
         lines = max((count.lines for count in self._each.values()), default=0)
-        mains = ((all_, count) for all_, count in self._each.items() if count.lines == lines >= _OFTEN)
-        return max((_rest(count.at, all_) for all_, count in mains if count.at + count.stride < all_), default=0)
+        most = ((all_, count) for all_, count in self._each.items() if count.lines == lines)
+        return max((count.short(all_, self._counted) for all_, count in most), default=0)
 
     @property
     def full(self) -> str:
@@ -125,6 +202,11 @@ class Counts:
         if any(one["at"] is None or int(one["at"]) != int(one["all"]) for one in (steps, *epochs)):
             return ""
         return f"{int(steps['at'])} of {int(steps['all'])}"
+
+
+def _at(one: re.Match[bytes]) -> int:
+    """How far it has come; by the share that is told beside it, where the count is of one rank's share of all."""
+    return max(int(one["at"]), int(one["all"]) * int(one["share"] or 0) // 100)
 
 
 def _rest(at: int, all_: int) -> int:

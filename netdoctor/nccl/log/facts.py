@@ -237,6 +237,9 @@ class LogFacts(RunLog):
     up_of: Mapping[tuple[str, int], int] = field(default_factory=dict)  # (file, rank) -> the last such line of that rank
     # file -> its last lines with a loss that is a number
     figures: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: NOTHING)
+    trained: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # file -> its last line of work that is no evaluation's
+    # file -> (line of work, the next one), where steps begin again from a much smaller number
+    anew: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=lambda: NOTHING)
     # (file, what a program counts up to) -> the last line that counts so
     counts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     left: frozenset[int] = frozenset()  # ranks that a line says came to their end

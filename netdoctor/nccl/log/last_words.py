@@ -180,6 +180,7 @@ class LastWords:
         self._work = b""  # the last that shows work
         self._work_at = 0
         self._counts = Counts()
+        self._stops = False  # the last line says that no further steps are taken
         self._took = 0  # lines that say how long all took
         self._tail = deque[tuple[int, bytes]](maxlen=closing.LINES)
         self._lines: dict[int, bytes] = {}
@@ -196,8 +197,11 @@ class LastWords:
         self._took += closing.took(line)
         if b"sage: " in line and (usage := _USAGE.match(line)) is not None and len(self._usage) < _TASKS:
             self._usage[usage[1] or b""] = usage[2]
-        if b"arly" in line and closing.early(line):
+        self._stops = closing.stops(line)
+        if self._stops:
             self._counts.stopped()
+        if b"%|" in line and b" 0/" in line:
+            self._counts.begun(line)
 
     def above(self, number: int) -> bytes:
         """The line right before this one, where it was read and is no record of NCCL's."""
@@ -228,12 +232,20 @@ class LastWords:
         """A line that shows work; the number that it counts up to, or 0; -1 where it shows nothing new."""
         if self._counts.redrawn(line):
             return -1
+        self._counts.follow(line)
         counted = self._counts.feed(line)
+        if self._stops:
+            self._counts.stopped()
         if not (counted and self._work and self._counts.filled(line)):  # when it is drawn full says nothing of what came first
             self._work, self._work_at = line, number
             self._lines.clear()
             self._hinted.clear()
         return counted
+
+    @property
+    def whose(self) -> tuple[bool, bool]:
+        """Whether the last line of work evaluates, and whether it begins again from a much smaller number."""
+        return self._counts.evaluates, self._counts.anew
 
     def doubtful(self, line: bytes) -> bool:
         """Whether a good word for the end is taken back: by the line itself, or by the program's own count, which most of its

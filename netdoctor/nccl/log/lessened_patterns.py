@@ -93,11 +93,25 @@ PATTERNS: Final = (
     row(
         "lessened",
         " gpus| devices| nodes| ranks| workers| hosts",
-        rf"\b(?:(?:running|training|working|starting|launching|continuing|proceeding)(?: \w+)? (?:on|with|over)|using) (?:only )?(?P<some>\d+) ?(?:of|out of|/) ?(?:the )?(?!(?P=some)\b)\d+ (?:\w+ )?{_THINGS}\b(?! per)",
+        rf"\b(?:(?:running|training|working|starting|launching|continuing|proceeding)(?: \w+)? (?:on|with|over)|using) (?:only )?(?P<some>\d+) ?(?:of|out of|/) ?(?:the )?(?!(?P=some)\b)\d+ (?:\w+ )?{_THINGS}\b(?! per)(?!.{{0,40}}\b\d+ for \w)",
+    ),
+    row(
+        "lessened",
+        "but only",
+        rf"\bexpected (?P<some2>\d+) (?:\w+ )?{_THINGS},? but only (?!(?P=some2)\b)\d+\b.{{0,40}}\b{_GOES_ON}\b",
+    ),
+    row(
+        "lessened",
+        "unavailable",
+        r"\b(?:GPU|node|rank|device|host) \S{1,40} (?:is )?unavailable\b[:;,.] (?:us|continu|proceed)ing\b",
     ),
     # a program's own words; torch/amp (autocast_mode.py, grad_scaler.py), jax/_src/xla_bridge.py, Lightning (log_device_info),
     # TensorFlow (gpu_device.cc, cuda_executor.cc), bitsandbytes (cextension.py), ONNX Runtime (onnxruntime_inference_collection.py)
-    row("lessened", "is_available()", r"\bis_available\(\) (?:returned|is) False\b.{0,20}\busing (?:the )?CPU\b"),
+    row(
+        "lessened",
+        "is_available()",
+        r"\bis_available\(\) (?:returned|is) False\b.{0,20}\busing (?:the )?CPU\b|\busing (?:the )?CPU\b.{0,40}\bis_available\(\) (?:returned|is) False\b",
+    ),
     _on_the_cpu(
         "falling back|fell back|fallback|fall back",
         r"\b(?:(?:falling|fell|fall) back|fallback) (?:to|on|onto) (?:the )?CPU(?:ExecutionProvider)?\b(?! ?(?:offload|memory|affinity))",
@@ -116,17 +130,20 @@ PATTERNS: Final = (
     ),
     row(
         "lessened",
-        "disabling|used: false|registering gpu devices|call to cuinit|without gpu support|executionprovider|no nvidia driver",
-        r"(?P<cpu>\bCUDA is not available\.? {1,2}Disabling\b|\bGPU available: .{1,30}, used: False\b|\bSkipping registering GPU devices|failed call to cuInit: \w+"
+        "disabling|used: false|gpu will not be used|training on 0 devices|registering gpu devices|call to cuinit|without gpu support|executionprovider|no nvidia driver",
+        r"(?P<cpu>\bCould not find cuda drivers on your machine, GPU will not be used\b|\btraining on 0 devices \(GPUs/TPUs\)|\bCUDA is not available\.? {1,2}Disabling\b|\bGPU available: .{1,30}, used: False\b|\bSkipping registering GPU devices|failed call to cuInit: \w+"
         r"|was compiled without GPU support|Failed to create CUDAExecutionProvider|Specified provider 'CUDAExecutionProvider' is not in available"
         r"|CUDA initialization: Found no NVIDIA driver)",
     ),
-    # the device that it chose, where a line says nothing else: transformers' pipelines ("Device set to use") and its examples
+    # the device that it chose, where a line says nothing else, and is no member of a list of settings nor of an optimizer's state: transformers' pipelines ("Device set to use") and its examples
     row(
         "lessened",
         "cpu",
-        rf"{BEGIN}[\d\-/:.,TZ \[\]]{{0,40}}(?:\[?(?:INFO|WARNING|DEBUG)\]?[ :|\-]{{1,3}}|[\w.]{{1,60}}(?:: ?| - | ?\| ?)){{0,4}}(?P<chosen>(?:(?:using|running on|training on|selected|torch|compute|training|default) )?device(?: set to use| set to| is|:| =|=| ) ?(?:torch\.device\()?['\"]?cpu\b|(?:running|training)(?: the model)? on (?:the )?cpu\b|using (?:the )?cpu(?: device)?\b)['\")]{{0,3}}[.!]{{0,3}}{END}",
+        rf"^(?!\s{{2,}}\w)(?!.*(?:Adam\b|offload)){BEGIN}[\d\-/:.,TZ \[\]]{{0,40}}(?:\[?(?:INFO|WARNING|DEBUG)\]?[ :|\-]{{1,3}}|[\w.]{{1,60}}(?:: ?| - | ?\| ?)){{0,4}}(?P<chosen>(?:(?:using|running on|training on|selected|torch|compute|training|default) )?device(?: set to use| set to| is|:| =|=| ) ?(?:torch\.device\()?['\"]?cpu\b(?: \(0 GPUs\))?|(?:running|training)(?: the model)? on (?:the )?cpu\b|using (?:the )?cpu(?: device)?\b)['\")]{{0,3}}[.!]{{0,3}}{END}",
     ),
+    row(
+        "lessened", "ultralytics", r"\bUltralytics \S{1,20} .{0,40}(?P<chosen>\btorch-\S{1,30} CPU \()"
+    ),  # utils/torch_utils.py, select_device
     row("lessened", "n_gpu", r"(?P<chosen>\bdevice: cpu, ?n_gpu: 0)"),
     row(
         "lessened",

@@ -60,6 +60,8 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         events=tuple(_event(accumulator, event, launchers) for event in sorted(events, key=lambda e: (e.file, e.line))),
         work={(clean(accumulator.files[n]), rank): tuple(lines) for (n, rank), lines in accumulator.good.items()},
         figures={clean(accumulator.files[n]): tuple(lines) for n, lines in accumulator.figures.items()},
+        trained={clean(accumulator.files[n]): line for n, line in accumulator.trained.items()},
+        anew={clean(accumulator.files[n]): tuple(lines) for n, lines in accumulator.anew.items()},
         counts={(clean(accumulator.files[n]), total): line for (n, total), line in accumulator.counts.items()},
         left=frozenset(accumulator.left),
         ordinary={clean(accumulator.files[n]): lines for n, lines in accumulator.ordinary.items()},

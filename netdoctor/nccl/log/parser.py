@@ -334,7 +334,7 @@ class Parser:
         if work:
             counted = self._last_words.work(line, number)
             if counted >= 0:
-                accumulator.worked(whose.rank(line[:_MARK]), number, counted, figure=figure)
+                accumulator.worked(whose.rank(line[:_MARK]), number, counted, self._last_words.whose, figure=figure)
         if (facts and self._facts(line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
         bare = BARE.search(line) if may_be_bare else None
