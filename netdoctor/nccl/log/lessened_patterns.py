@@ -141,9 +141,7 @@ PATTERNS: Final = (
         "cpu",
         rf"^(?!\s{{2,}}\w)(?!.*(?:Adam\b|offload)){BEGIN}[\d\-/:.,TZ \[\]]{{0,40}}(?:\[?(?:INFO|WARNING|DEBUG)\]?[ :|\-]{{1,3}}|[\w.]{{1,60}}(?:: ?| - | ?\| ?)){{0,4}}(?P<chosen>(?:(?:using|running on|training on|selected|torch|compute|training|default) )?device(?: set to use| set to| is|:| =|=| ) ?(?:torch\.device\()?['\"]?cpu\b(?: \(0 GPUs\))?|(?:running|training)(?: the model)? on (?:the )?cpu\b|using (?:the )?cpu(?: device)?\b)['\")]{{0,3}}[.!]{{0,3}}{END}",
     ),
-    row(
-        "lessened", "ultralytics", r"\bUltralytics \S{1,20} .{0,40}(?P<chosen>\btorch-\S{1,30} CPU \()"
-    ),  # utils/torch_utils.py, select_device
+    row("lessened", "ultralytics", r"\bUltralytics \S{1,20} .{0,40}(?P<chosen>\btorch-\S{1,30} CPU \()"),  # its select_device
     row("lessened", "n_gpu", r"(?P<chosen>\bdevice: cpu, ?n_gpu: 0)"),
     row(
         "lessened",
