@@ -18,7 +18,7 @@ from typing import Any, Final
 from tests.fakegpu import build, machine
 from tests.fakegpu.doctor import Report
 from tests.support.machines import libnccl, native
-from tests.support.namespaces.hosts import Hosts
+from tests.support.namespaces.hosts import ROOT, Hosts
 from tests.support.namespaces.marks import all_gone
 
 CHECK: Final = "allreduce.nodes"
@@ -81,7 +81,8 @@ def _started(hosts: Hosts, number: int, variables: Mapping[str, str]) -> subproc
     where = ["--nodes", "2", "--node-rank", str(number), "--master", "h0:29400", "--wait", "12", "--stall", "60"]
     options = ["--python", NO_TORCH, "--via", "nccl", "--user", "root", "--only", f"{CHECK},allreduce.run", "-f", "json"]
     program = (sys.executable, "-m", "tests.fakegpu.doctor")
-    return hosts.spawn(number, *program, "allreduce", *where, *options, variables=variables)
+    own = {"PYTHONPATH": str(ROOT)}  # who enters a host's mounts is in "/"
+    return hosts.spawn(number, *program, "allreduce", *where, *options, variables={**own, **variables})
 
 
 def missed(row: Row, report: Report) -> str:

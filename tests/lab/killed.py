@@ -29,9 +29,10 @@ def reports(folder: pathlib.Path) -> None:
 
 def killed(what: str, python: str, first: int, seeds: int, folder: str = "") -> Any:
     """One run to the end and `seeds` killed ones: see tests/support/namespaces/kills.py."""
+    patience = 120 + 120 * seeds  # for a machine that has much else to do; a seed takes ten seconds
     if what == "preflight":
-        return world.run(KILLED, python, str(first), str(seeds), timeout=60 + 40 * seeds)
-    return world.run(KILLED_OTHERS, what, python, str(first), str(seeds), folder, timeout=60 + 40 * seeds)
+        return world.run(KILLED, python, str(first), str(seeds), timeout=patience)
+    return world.run(KILLED_OTHERS, what, python, str(first), str(seeds), folder, timeout=patience)
 
 
 def main() -> int:

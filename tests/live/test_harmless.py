@@ -69,7 +69,8 @@ def test_planted_variables_write_nothing_and_bind_nothing() -> None:
         tree = dgx_h100(pathlib.Path(folder) / "sys", cpus=("0", "1"))
         folders = [native.nvml(), native.cuda(), native.ibverbs(), libnccl.newest().parent]
         seen = world.run(PLANTED, sys.executable, ":".join(map(str, folders)), str(tree))
-    assert seen["report"]["runs"][0]["state"] == "finished", seen
+    (run,) = seen["report"]["runs"]
+    assert run["state"] == "finished", run
     assert seen["left"] == {}
     # The loader writes for netdoctor's own process before its first line: one file, none of a child.
     assert [name for name in seen["written"] if not name.startswith("/planted/LD_DEBUG_OUTPUT.")] == []
