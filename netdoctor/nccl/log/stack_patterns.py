@@ -231,7 +231,7 @@ _UNSTARTED: Final = (
         "dev",
     ),
     # what `ray status` prints of what is in use (format_info_string of its autoscaler)
-    row("gpus_free", ".0 gpu", r"^ *(?P<used>\d{1,6}\.\d{1,4})/(?P<every>\d{1,6}\.0) GPU\b", "used every"),
+    row("gpus_free", ".0 gpu", r"(?<![\w./])(?P<used>\d{1,6}\.\d{1,4})/(?P<every>\d{1,6}\.0) GPU\b", "used every"),
     row("placed", "started container", r"\bStarted container \S+"),
 )
 # A pod that used more than it may: pkg/kubelet/eviction/eviction_manager.go

@@ -116,7 +116,7 @@ PATTERNS: Final = (
         rf"\brun_stop(?:: |\", ).{{0,200}}\bsuccess\b|{BEGIN}\(?[\"']Final validation metrics: |{BEGIN}ENDING TIMING RUN AT \d|\[after training is done\] datetime: \d|{BEGIN}(?:\w+ )?Training time:? (?:\d+ days?, )?\d+:\d\d:\d\d",
     ),
     # LLaMA-Factory's last line of a prediction, behind its figures (save_predictions of its sft trainer)
-    row("finished", "saving prediction results to", r"Saving prediction results to \S{1,1000}\.jsonl *$"),
+    row("finished", "saving prediction results to", r"Saving prediction results to \S{1,1000}\.jsonl\b"),
     # a process that took itself down in good order, which tells nothing of what came before: uvicorn, W&B, SGLang, torch's ProcessGroupNCCL
     row(
         "finished",
