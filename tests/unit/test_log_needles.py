@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from netdoctor.nccl.log import last_words
 from netdoctor.nccl.log.pattern import Pattern
 from netdoctor.nccl.log.patterns import PATTERNS
 
@@ -81,3 +82,11 @@ def test_every_alternative_holds_a_needle(pattern: Pattern) -> None:
 def test_an_alternative_without_a_needle_is_seen() -> None:
     broken = Pattern("store", (b"client socket",), r"client socket timed out|connect\(\) timed out")
     assert list(_unreachable(broken)) == ["connect() timed out"]
+
+
+@pytest.mark.parametrize(("letters", "whole"), [("_ILL_LETTERS", "_ILL"), ("_HINT_LETTERS", "_HINTS")])
+def test_no_bad_word_lacks_the_letters_that_it_is_looked_for_by(letters: str, whole: str) -> None:
+    pattern = getattr(last_words, whole).pattern.decode("latin-1")
+    lines = [text.encode("latin-1").lower() for text in _strings(sre.parse(pattern, re.IGNORECASE))]
+    assert len(lines) > 20
+    assert [line for line in lines if getattr(last_words, letters).search(line) is None] == []

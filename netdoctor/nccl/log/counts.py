@@ -112,7 +112,7 @@ class Counts:
         if b"/" not in line and b" of " not in line:
             return 0
         head = line[:_LONGEST]
-        steps, bar = _STEPS.search(line), _BAR.match(line)
+        steps, bar = _STEPS.search(line), _BAR.match(line) if b"%|" in line else None
         if steps or bar:
             self.line = line
         epochs = (one for one in _EPOCH.finditer(head) if one["at"] is not None)

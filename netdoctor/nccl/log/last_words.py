@@ -19,6 +19,11 @@ _ILL: Final = re.compile(
     rb"|make(?:\[\d+\])?: \*\*\* )(?!_?\w*[ ]?\.{3,} )",  # make's own, in whatever language
     re.IGNORECASE,
 )
+# Most lines have none of these letters, which a tree of them tells in a tenth of the time.
+_ILL_LETTERS: Final = any_of(
+    b"error|fail|abort|killed|fatal|crash|panic|died|traceback|exception|assertion|corrupt|faulty|core dumped|segfault|terminat"
+    b"|zero|exit|cudnn_status_|cublas_status_|make".split(b"|")
+)
 _GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d")  # an error by its level: of glog and absl
 # The same in words that few lines have: it is searched for where one of these is.
 _RARE: Final = any_of(
@@ -88,6 +93,11 @@ _HINTS: Final = re.compile(
     rb"|(?:got|found|saw|only|received) \d+(?![\d.]).{0,30}\bexpect(?:ed|s):? \W?\d+(?![\d.]))\b",
     re.IGNORECASE,
 )
+_HINT_LETTERS: Final = any_of(
+    b"stall|stuck|hang|deadlock|out|refused|unreachable|denied|expired|dropped|unexpected|unable to|cannot|could|unhealthy"
+    b"|degraded|diverge|interrupted|heartbeat|did not|uncorrectable|not found|no such|invalid|mismatch|reject|lost"
+    b"|insufficient|unavailable|exceeded|expect|differ".split(b"|")
+)
 # What was done where something was not there: it was looked for, and not needed.
 _INSTEAD: Final = re.compile(
     rb"\b(?:"
@@ -153,9 +163,10 @@ _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})"
 
 
 def _is_ill(line: bytes) -> bool:
-    if _ILL.search(line) is not None or _GLOG.search(line) is not None or elsewhere.bad(line):
+    low = line.lower()
+    if (_ILL_LETTERS.search(low) and _ILL.search(line)) or _GLOG.search(line) or elsewhere.bad(line):
         return True
-    return _RARE.search(line.lower()) is not None and _RARELY.search(line) is not None
+    return _RARE.search(low) is not None and _RARELY.search(line) is not None
 
 
 def _instead(found: re.Match[bytes]) -> bytes:
@@ -166,7 +177,7 @@ def _instead(found: re.Match[bytes]) -> bytes:
 
 
 def _hinting(line: bytes) -> bool:
-    return _HINTS.search(line) is not None or spoilt.wrong(line)
+    return (_HINT_LETTERS.search(line.lower()) is not None and _HINTS.search(line) is not None) or spoilt.wrong(line)
 
 
 class LastWords:
