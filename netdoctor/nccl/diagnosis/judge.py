@@ -24,6 +24,7 @@ from netdoctor.nccl.diagnosis import (
     spoken,
     surroundings,
     termination,
+    told,
     waiting,
     xids,
 )
@@ -48,7 +49,7 @@ RULES: Final[tuple[Rule, ...]] = (
         *ranks.RULES,
         *program.RULES,
     ),
-    *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES),
+    *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES, *told.RULES),
     *(*settings.RULES, *termination.RULES, *waiting.RULES),
 )
 _LINES: Final = 6  # lines of evidence a finding

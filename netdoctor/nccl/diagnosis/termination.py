@@ -279,6 +279,7 @@ _BUS: Final = re.compile(r"SIGBUS|(?i:\bbus error)|code 135\b")  # 128 + SIGBUS;
 # What Slurm and pyxis say of a task that is stopped because of another one's reason: ESRCH, and the step's summary.
 _VAGUE: Final = re.compile(
     r"No such process|Unspecified error|pyxis: (?:container start|couldn.t start|failed to import)|error code: "
+    r"|error running hook"
 )
 
 

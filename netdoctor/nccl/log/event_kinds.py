@@ -104,6 +104,9 @@ _Surroundings = Literal[
     "engine",
     "library",
     "orphaned",
+    "fatal",
+    "told",
+    "told_node",
 ]  # what stands around a job
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]

@@ -98,6 +98,7 @@ class Wording(Enum):
     # src/misc/argcheck.cc; torch's words
     REFUSED_ARGUMENT = r"invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)|NCCL Error \d+: invalid"
     TOO_OLD = "driver on your system is too old"  # torch/csrc/cuda, c10::cuda::device_count
+    DIVIDES = "divisible|valid GPU counts|micro_batch_per_gpu"  # Megatron, DeepSpeed
     OF_A_DEVICE = "device"  # a GPU's number, or how many there are
     ENDS_ITSELF = "received sigquit from a child"  # SGLang
     NO_CONTEXT = "invalid device context"  # CUDA_ERROR_INVALID_CONTEXT: no context is current in this thread
