@@ -100,6 +100,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "engine": Kind(_O, _W, "TensorRT refused its engine"),
     "library": Kind(_O, _W, trouble=True),
     "straggler": Kind(_O, _A),
+    "help": Kind(_N, _A),
     "fatal": Kind(_O, _W, "a program ended itself", ends_process=True, trouble=True),
     "told": Kind(_O, _W, "a program says what failed", trouble=True),
     "told_node": Kind(_O, _A, trouble=True),

@@ -68,6 +68,7 @@ _Caller = Literal[
     "wrong_data",
     "no_number",
     "lessened",
+    "meant_cpu",
     "stands",
     "spawned",
     "no_launcher",
@@ -105,6 +106,7 @@ _Surroundings = Literal[
     "library",
     "orphaned",
     "fatal",
+    "help",
     "told",
     "told_node",
 ]  # what stands around a job

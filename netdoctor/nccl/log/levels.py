@@ -38,6 +38,18 @@ def _forms(glog: str, word: str, letter: str, ucx: str) -> re.Pattern[bytes]:
 
 _TOLD: Final = _forms("ID", "INFO|DEBUG|VERBOSE|TRACE", "[IV]", "DEBUG|INFO|TRACE|REQ|DATA|ASYNC|FUNC|POLL|DIAG")
 _WARNED: Final = _forms("W", "WARN|WARNING", "W", "WARN")
+_FAILED: Final = _forms("EF", "ERROR|FATAL|CRITICAL", "[EF]", "ERROR|FATAL")
+_NVSHMEM: Final = re.compile(rb"\.(?:cpp|cu):\d{1,6}: (?:non-zero status: \d|NULL value)")  # src/include/util.h
+# What starts a job, of itself: Slurm's commands (src/common/log.c), Hydra (lib/utils/sock.c and others), Apptainer (pkg/sylog),
+# and of enroot and Docker
+_STARTERS: Final = re.compile(
+    rb"^(?:\[[\d\-T:. ]{1,40}\] )?(?:(?:srun|sbatch|salloc|slurmstepd): error: |FATAL: {1,5}\S|enroot-\w{1,20}: |docker: \S"
+    rb"|\[(?:mpiexec|proxy:\d{1,6}:\d{1,6})@[^\]]{1,100}\] \w{1,80} \(\S{1,120}\.[ch]:\d{1,6}\): \S)"
+)
+# Of what is done again, or goes on all the same.
+_MILDER: Final = re.compile(
+    rb"\b(?:retr(?:y|ies|ying)|again|ignor\w+|continu\w+|skipp\w+|instead|fall\w* back|warning)\b", re.IGNORECASE
+)
 _HEAD: Final = 300  # bytes in which a level stands
 
 
@@ -47,6 +59,19 @@ def level(line: bytes) -> Level:
     if _TOLD.search(head):
         return Level.TOLD
     return Level.WARNED if _WARNED.search(head) else Level.UNKNOWN
+
+
+def of_a_starter(line: bytes) -> bool:
+    """Whether it is an error of what starts a job's processes, by the way in which it says all of its errors."""
+    return _STARTERS.search(line[:_HEAD]) is not None
+
+
+def failed(line: bytes) -> bool:
+    """Whether a line is an error by its level, and no word of it says that it is tried again or done without."""
+    head = line[:_HEAD]
+    return (_FAILED.search(head) is not None or _NVSHMEM.search(head) is not None or of_a_starter(head)) and _MILDER.search(
+        line
+    ) is None
 
 
 def caught(line: bytes) -> bool:

@@ -338,7 +338,7 @@ class Parser:
         if (facts and self._facts(line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
         bare = BARE.search(line) if may_be_bare else None
-        if shape.patterns and benign.text_of_a_program(line):
+        if shape.patterns and benign.says_nothing(line):
             return
         if shape.ends and self._last_words.doubtful(line):
             self._last_words.doubted(line, number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
-from netdoctor.nccl.log.pattern import QUOTE, Pattern, row
+from netdoctor.nccl.log.pattern import BEGIN, END, QUOTE, Pattern, row
 
 _GROUP: Final = re.compile(r"\(\?P<(\w+)>")
 _KERNEL: Final = r"(?:(?P<host>[\w.\-]+) kernel: .{0,60}?)?"
@@ -66,6 +66,8 @@ PATTERNS: Final = (
         r"(?<![^\s|>:\]])F\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,9} (?P<said>\S{1,120}\.(?:cc|cpp|h):\d{1,6}\] .{1,300})|\d\d:\d\d:\d\d\.\d{1,9}: F (?P<said2>\S{1,200}\.(?:cc|cpp|h):\d{1,6}\] .{1,300})|\d\d:\d\d:\d\d,\d{3} C \d{1,9} \d{1,9}\] (?:\(\w+\) )?(?P<said3>\S{1,120}\.(?:cc|cpp|h):\d{1,6}: .{1,300})",
         "said",
     ),
+    # the help texts of Open MPI, PRRTE and PMIx stand between two such lines (pmix/src/util/pmix_show_help.c)
+    row("help", "-" * 74, rf"{BEGIN}-{{74}}{END}", follow=3, each=True),
     _told(
         "std::bad_alloc|any nv files",
         r"instance of '(?P<bad_alloc>std::bad_alloc)'|(?P<no_nv>Could not find any nv files on this host)",

@@ -56,6 +56,8 @@ class Wording(Enum):
         r"\.(?:cpp|hpp|cc):\d+|CCL_ERROR|Abort COMPLETE|INTERNAL ASSERT|BrokenPipe|Connection\w*Error|Dist\w*Error|EOFError"
     )
     TERMINATES = "terminate called"  # libstdc++'s std::terminate, which aborts
+    # torch (elastic, distributed/launcher), DeepSpeed, Slurm, MPI: of what they started, not of themselves
+    OF_WHO_STARTS = r"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun|mpiexec|prterun): |^\S+ FAILED$"
     OF_C10 = r"\.cpp:\d+\] "
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
     # strerror(3), as Python quotes it behind the number (Objects/exceptions.c, OSError)
