@@ -55,7 +55,7 @@ def ends_in_error(log: LogFacts) -> Iterator[Hypothesis]:
         return
     said = [
         e
-        for e in sorted(log.of("last_words", "trouble", "help"), key=order)
+        for e in sorted(log.of("last_words", "trouble", "help", "library"), key=order)
         if after(log, e) is After.STOPPED and log.good.get(e.file, 0) < e.line and not e.mild and words(e)
     ]
     errors = [e for e in said if e.kind == "help" or levels.failed(e.text.encode())]

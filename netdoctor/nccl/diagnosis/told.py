@@ -81,14 +81,12 @@ MEANS: Final = {
     ),
     "ucx_shm": Told("shm_disabled_or_small", "UCX gets no shared memory: {}", Topic.SHARED_MEMORY),
     "ucx_open": Told("dev_infiniband_missing", "an RDMA device may not be opened here: {}", Topic.RDMA_DEVICES),
-    "ucx_connect": Told("firewall_connect", "UCX does not reach a peer: {}", Topic.FIREWALL, _MAY),
     "efa_memory": Told("memlock", "the EFA provider could not lock memory: {}", Topic.MEMLOCK),
     "efa_peer": Told(
         "firewall_connect",
         "the EFA device knows no way to a peer: {}",
         Fix("let the security group pass all traffic between its members; both nodes in one subnet"),
     ),
-    "efa_queue": Told("process_limits", "the EFA device gave no further queue pair: {}"),
     # Slurm
     "slurm_clock": Told(
         "clock", "Slurm refused what another node had signed: its clock is off ({})", _CLOCK, Confidence.STRONG

@@ -20,7 +20,7 @@ from netdoctor.nccl.log.merge import earlier, merge
 from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE
 from netdoctor.nccl.log.own import OwnReports
 from netdoctor.nccl.log.pattern import Pattern
-from netdoctor.nccl.log.patterns import NOT_RAISED, matching
+from netdoctor.nccl.log.patterns import ASIDE, NOT_RAISED, matching
 from netdoctor.nccl.log.plain import BARE, NOT_PLAIN, plain
 from netdoctor.nccl.log.sieve import Sieve
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
@@ -381,7 +381,7 @@ class Parser:
     def _raised(self, raised: Raised, line: bytes) -> None:
         """An exception is news where no other family knows what it says."""
         self._runs.fell = True
-        kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
+        kinds = {p.kind for p in matching(raised.text)} - ASIDE
         if "ended" in kinds:
             self._events.interrupted(raised)
         if not kinds & NOT_RAISED and not (raised.printed and benign.of_others(raised.text)):

@@ -37,6 +37,8 @@ for _number, _pattern in enumerate(PATTERNS):
 _NEEDLES: Final = re.compile(b"(?=(" + alternatives(_ROWS) + b"))")  # they may overlap
 # What such a line is, another row may know better; that an exception ended something is said beside it.
 _ALONE: Final = frozenset({"trouble", "raised", "fatal"})
+# What says nothing of what failed, also in the words of an exception.
+ASIDE: Final = frozenset({"meant_cpu", "help", *_ALONE})
 # Exceptions that are orders, ends or whole stories themselves.
 NOT_RAISED: Final = frozenset({"trouble", "ended", "finished", "exception"})
 
@@ -45,7 +47,7 @@ def matching(text: bytes) -> tuple[Pattern, ...]:
     """The rows whose pattern is in this line."""
     candidates: set[int] = set().union(*(_ROWS[needle] for needle in _NEEDLES.findall(text.lower())))
     found = tuple(p for p in map(PATTERNS.__getitem__, sorted(candidates)) if p.regex.search(text))
-    known = {p.kind for p in found} - _ALONE
+    known = {p.kind for p in found} - ASIDE
     if not known:
         return tuple(p for p in found if p.kind != "raised")
     drop = _ALONE if known & NOT_RAISED else _ALONE - {"raised"}

@@ -1,7 +1,7 @@
 # ruff: noqa: E501  (a row a line)
 """What libraries, launchers, daemons and the kernel name in plain words, where one line says all there is to say.
 
-A group's name is the key of `diagnosis/told.py`, which says what it means; what the group catches is quoted.  One row a
+A group's name is the key of `netdoctor/nccl/diagnosis/told.py`, which says what it means; what the group catches is quoted.  One row a
 speaker.  `told` ends a job, or keeps it from starting; `told_node` is of a node, on which a job may go on.
 """
 
@@ -41,12 +41,12 @@ PATTERNS: Final = (
     # UCX: src/ucp/core/ucp_context.c, src/ucs/sys/sys.c, src/uct/sm/mm/base/mm_iface.c, src/uct/ib/base/ib_device.c
     _told(
         "ucx  error",
-        r"UCX  ERROR (?:(?P<ucx_devices>no usable transports/devices.{0,80})|(?P<ucx_shm>shm\w+\(.{1,160}please check shared memory limits|mm_iface failed to allocate receive FIFO)|(?P<ucx_open>ibv_open_device\(\S{1,40}\) failed: (?:Permission denied|Operation not permitted|No such device).{0,40})|(?P<ucx_connect>connect\(fd=\d{1,6}, dest_addr=\S{1,60}\) failed: .{1,60}))",
+        r"UCX  ERROR (?:(?P<ucx_devices>no usable transports/devices.{0,80})|(?P<ucx_shm>shm\w+\(.{1,160}please check shared memory limits|mm_iface failed to allocate receive FIFO)|(?P<ucx_open>ibv_open_device\(\S{1,40}\) failed: (?:Permission denied|Operation not permitted|No such device).{0,40}))",
     ),
-    # libfabric's EFA provider: prov/efa/src/efa_mr.c, efa_ah.c, efa_base_ep.c
+    # libfabric's EFA provider: prov/efa/src/efa_mr.c, efa_ah.c
     _told(
-        "unable to register mr of|ibv_create_ah failed|ibv_create_qp failed",
-        r"\befa:\w+:.{0,80}?(?:(?P<efa_memory>Unable to register MR of \d{1,15} bytes: Cannot allocate memory)|(?P<efa_peer>ibv_create_ah failed.{0,80})|(?P<efa_queue>ibv_create_qp failed\. errno: .{0,40}))",
+        "unable to register mr of|ibv_create_ah failed",
+        r"\befa:\w+:.{0,80}?(?:(?P<efa_memory>Unable to register MR of \d{1,15} bytes: Cannot allocate memory)|(?P<efa_peer>ibv_create_ah failed.{0,80}))",
     ),
     # Slurm: src/common/slurm_protocol_api.c, src/plugins/auth/munge, slurm_errno.c; src/slurmd/slurmstepd; src/api/step_launch.c; src/sbatch
     _told(

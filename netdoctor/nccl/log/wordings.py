@@ -57,7 +57,10 @@ class Wording(Enum):
     )
     TERMINATES = "terminate called"  # libstdc++'s std::terminate, which aborts
     # torch (elastic, distributed/launcher), DeepSpeed, Slurm, MPI: of what they started, not of themselves
-    OF_WHO_STARTS = r"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun|mpiexec|prterun): |^\S+ FAILED$"
+    OF_WHO_STARTS = (
+        r"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun|mpiexec|prterun): |^\S+ FAILED$"
+        r"|the job to be terminated|, thus causing$"
+    )
     OF_C10 = r"\.cpp:\d+\] "
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
     # strerror(3), as Python quotes it behind the number (Objects/exceptions.c, OSError)
