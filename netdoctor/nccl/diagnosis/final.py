@@ -61,9 +61,11 @@ def ends_in_error(log: LogFacts) -> Iterator[Hypothesis]:
     errors = [e for e in said if e.kind == "help" or levels.failed(e.text.encode())]
     errors = [e for e in errors if not any(f.file == e.file and f.last > e.line for f in log.of("finished"))]
     if errors and log.lines - errors[-1].last <= _LAST:
-        last = next((e for e in errors if e.kind == "help"), errors[-1])
+        near = [e for e in errors if log.lines - e.last <= _LAST]
+        last = next((e for e in near if e.kind == "help"), near[0])  # what comes first says why
         starter = last.kind == "help" or levels.of_a_starter(last.text.encode())
         cause = "missing_node" if starter and not log.good.get(last.file) else "rank_died"
+        cause = "node_error" if levels.of_the_kernel(last.text.encode()) else cause
         text = f"the log ends with an error, and nothing shows that anybody went on: {words(last)}"
         yield Hypothesis(cause, Confidence.EFFECT, text, (last,), how=_FIRST)
 

@@ -35,6 +35,7 @@ _CLOCK = Fix(
 _KEY = Fix("give every node the same key of MUNGE, and start munged anew", ("munge -n | ssh <node> unmunge",))
 _QUOTA = Fix("wait until others give it back, or ask for less", ("kubectl describe clusterqueue; kubectl get workloads -A",))
 _MEMORY = Fix("drain the node and test its memory", ("dmesg -T | grep -i -e mce -e edac; ras-mc-ctl --errors",))
+_REBOOT = Fix("drain and reboot the node; its stack says in which driver", ("dmesg -T | grep -i -A30 -e BUG: -e Oops",))
 _CABLE = Fix(
     "see that cable and module are seated, of a kind that the adapter takes, and cool",
     ("mlxlink -d <dev> -m -c; ethtool -m <if>",),
@@ -47,6 +48,8 @@ _SERVERS = Fix(
     "see why the file system's servers do not answer that node, then start the job again", ("findmnt; dmesg -T | tail -50",)
 )
 _SCRIPT = Fix("write the script with the line ends of Unix, and #!/bin/bash first", ("sed -i 's/\\r$//' <script>",))
+_DRIVER = Fix("take a container of an older CUDA, or install a newer driver", ("nvidia-smi",))
+_PORT = Fix("end what holds the port (an earlier start of the program, mostly), or give another one", ("ss -ltnp",))
 _RESET = Fix("drain the node, and reset the GPU or reboot", ("nvidia-smi -q; dmesg -T | grep -i -e nvrm -e amdgpu",))
 
 MEANS: Final = {
@@ -109,6 +112,10 @@ MEANS: Final = {
         "dev_infiniband_missing", "the program is told to use the RDMA device {}, which is not here", Topic.RDMA_DEVICES
     ),
     "bad_alloc": Told("rank_died", "a program got no memory of the host ({})", Topic.KILLED, fault=Fault.HOST_MEMORY),
+    "ngc": Told(
+        "cuda_driver_mismatch", "the container asks for a newer driver than this node has ({})", _DRIVER, Confidence.CERTAIN
+    ),
+    "http_port": Told("bootstrap_ports", "the port on which the server is to listen is taken: {}", _PORT),
     "no_nv": Told("cuda_driver_mismatch", "the container was given nothing of NVIDIA's driver: this node has none ({})"),
     "gpus_unequal": Told("other", "GPUs of the job have less free memory than others: {}", fault=Fault.GPU_MEMORY),
     # Kubernetes
@@ -125,6 +132,11 @@ MEANS: Final = {
     "fm_ends": Told("fabric_manager", "the Fabric Manager gave up: {}"),
     # the kernel
     "node_memory": Told("node_error", "the node's memory or CPU has an error that was not corrected: {}", _MEMORY),
+    "oops": Told("node_error", "the node's kernel has failed: {}", _REBOOT),
+    "pages": Told("node_error", "the node's kernel found no memory in one piece ({})", confidence=_MAY),
+    "netdev": Told("link_degraded", "a network adapter of the node stands still: {}", Topic.LINK),
+    "array": Told("node_storage", "a disk of the node failed: {}"),
+    "btrfs": Told("node_storage", "a file system of the node has an error: {}"),
     "panic": Told("node_error", "the node's kernel stopped: {}"),
     "pcie": Told("node_error", "a PCIe device of the node reports an error that was not corrected: {}"),
     "cable": Told("link_degraded", "a network adapter refuses its cable or module: {}", _CABLE),

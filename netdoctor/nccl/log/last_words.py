@@ -24,8 +24,8 @@ _ILL_LETTERS: Final = any_of(
     b"error|fail|abort|killed|fatal|crash|panic|died|traceback|exception|assertion|corrupt|faulty|core dumped|segfault|terminat"
     b"|zero|exit|cudnn_status_|cublas_status_|make".split(b"|")
 )
-# an error by its level: of glog and absl, and in TensorFlow's form; what starts a job says all of its errors in one form
-_GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d|\d\d:\d\d:\d\d\.\d{1,9}: [EF] \S")
+# an error by its level: of glog and absl, in TensorFlow's form and in Ray's
+_GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d|\d\d:\d\d:\d\d(?:\.\d{1,9}: [EF]|,\d{3} [EC] \d{1,10}) \S")
 # The same in words that few lines have: it is searched for where one of these is.
 _RARE: Final = any_of(
     b"critical|err!|level=|lvl=|severity=|cp: |mv: |rsync: |tar: |tee: |mkdir: |sig|status=|code|out_of_me|oom|_fail|abnormal"

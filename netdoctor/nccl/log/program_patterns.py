@@ -181,8 +181,8 @@ PATTERNS: Final = (
     ),
     row(
         "node_failed",
-        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|marked dead|marked as dead",
-        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding, setting DOWN|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
+        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|containerstatusunknown|marked dead|marked as dead",
+        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding, setting DOWN|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|ContainerStatusUnknown|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
     ),
     # Slurm's src/slurmctld/ping_nodes.c and node_mgr.c: a ping without an answer, which is sent again, and the answer
     row(
@@ -193,8 +193,8 @@ PATTERNS: Final = (
     ),
     row(
         "ended",
-        "has been revoked|probe, will be|crashed with exit code|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
-        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?! DUE TO TASK FAILURE)(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|receiving|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)|salloc: Job allocation \d+ has been (?P<why20>revoked)",
+        "has been revoked|node had condition|probe, will be|crashed with exit code|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
+        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?! DUE TO TASK FAILURE)(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|The node had condition: \[(?P<why21>\w+)|\b(?P<why22>Preempted) by (?:a )?pod\b|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|receiving|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)|salloc: Job allocation \d+ has been (?P<why20>revoked)",
         "why",
     ),
     row(

@@ -69,8 +69,8 @@ PATTERNS: Final = (
     # the help texts of Open MPI, PRRTE and PMIx stand between two such lines (pmix/src/util/pmix_show_help.c)
     row("help", "-" * 74, rf"{BEGIN}-{{74}}{END}", follow=3, each=True),
     _told(
-        "std::bad_alloc|any nv files",
-        r"instance of '(?P<bad_alloc>std::bad_alloc)'|(?P<no_nv>Could not find any nv files on this host)",
+        "std::bad_alloc|any nv files|compatibility mode is unavailable|attempting to bind on address",
+        r"instance of '(?P<bad_alloc>std::bad_alloc)'|(?P<no_nv>Could not find any nv files on this host)|(?P<ngc>compatibility mode is UNAVAILABLE)|error while attempting to bind on address (?P<http_port>\([^)]{1,60}\)): address already in use",
     ),
     # Kubernetes' operators and admission: JobSet's constants.go, Kueue's flavorassigner.go, KubeRay's pod.go; kubelet
     _told(
@@ -87,6 +87,11 @@ PATTERNS: Final = (
     _of_the_node(
         "machine check exception|hardware memory corruption|edac |kernel panic - not|uncorrected|uncorrectable",
         r"(?P<node_memory>Machine Check Exception: \w.{0,80}|EDAC \S{1,8}: \d{1,9} UE .{1,80}|Sending SIGBUS to \S{1,40} due to hardware memory corruption)|(?P<panic>Kernel panic - not syncing: .{1,80})|(?P<pcie>AER: Uncorrect(?:ed|able) \((?:Fatal|Non-Fatal)\).{1,80}|PCIe Bus Error: severity=Uncorrect(?:ed|able) \(.{1,80})",
+    ),
+    # arch/x86/mm/fault.c, lib/bug.c, mm/page_alloc.c, net/sched/sch_generic.c, drivers/infiniband/ulp/ipoib, drivers/md, fs/btrfs
+    _of_the_node(
+        "bug: |oops: |general protection fault|kernel bug at|page allocation failure|transmit |disk failure on|btrfs|forced readonly",
+        r"(?:(?P<oops>BUG: (?:kernel NULL pointer|unable to handle).{0,80}|Oops: \d.{0,40}|general protection fault, probably.{0,80}|kernel BUG at \S{1,80})|(?P<pages>page allocation failure: order:\d{1,2})|(?P<netdev>NETDEV WATCHDOG: \S{1,40} \(\S{1,40}\): transmit queue \d{1,4} timed out|\bib\d{1,3}: transmit timeout: .{1,40})|(?P<array>md/raid\S{0,20}: Disk failure on \S{1,40})|(?P<btrfs>BTRFS:? error \(device .{1,100}|BTRFS.{0,60}forced readonly))",
     ),
     # mlx5_core: core/events.c, en_main.c, cmd.c; the kernel's network: nf_conntrack_core.c, net/core/neighbour.c
     _of_the_node(

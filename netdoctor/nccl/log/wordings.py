@@ -83,7 +83,7 @@ class Wording(Enum):
     STORE = r"\bTCPStore\b"  # torch/csrc/distributed/c10d/TCPStore.cpp
     NOTICED = "noticed that process rank"  # Open MPI, help-orterun.txt
     RENDEZVOUS_VARIABLE = "environment variable .{0,30}expected, but not set"  # torch/distributed/rendezvous.py
-    EVICTED = "Evicted|low on resource|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
+    EVICTED = "Evicted|low on resource|node had condition|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
     MEMORY = "memory"
     OWN_LIMIT = "exceeds the (?:total )?limit"  # the pod's, pkg/kubelet/eviction
     DEADLINE = r"deadline[ _]exceeded"  # gRPC's status code
