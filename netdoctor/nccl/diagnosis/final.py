@@ -53,6 +53,8 @@ def ends_in_error(log: LogFacts) -> Iterator[Hypothesis]:
     """A log that ends with an error, by its level, and that nobody writes any more."""
     if log.written is not False or outcome(log).ending in {Ending.FINISHED, Ending.ENDED} or len(log.files) != 1:
         return
+    if log.of("serving"):  # what a server says last may be of one request
+        return
     said = [
         e
         for e in sorted(log.of("last_words", "trouble", "help", "library"), key=order)

@@ -162,6 +162,7 @@ _PART: Final = re.compile(
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
+_LEAVES: Final = re.compile(rb"\bSystemExit: \d{1,3}\s*$")  # what it says is the exit code
 _LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
 _TASKS: Final = 4096
 _LABEL: Final = re.compile(rb" {0,8}(\d{1,7}): ")  # srun --label
@@ -235,6 +236,7 @@ class LastWords:
         """What a task complained of last before its launcher says that it ended: behind its own label, or where no line has a
         label, in the line right above.  A usage says whose complaint it is, which may be a tool's that starts the program."""
         before = [line for _, line in self._tail][-2::-1]
+        before = [line for line in before if not _LEAVES.search(line)]
         own = [line for line in before if (found := _LABEL.match(line)) is not None and found[1] == task]
         labelled = own or any(map(_LABEL.match, before))
         said = next((line for line in (own if labelled else before[:1]) if line.strip()), b"")
