@@ -22,6 +22,7 @@ from netdoctor.api import (
     SW_THERMAL,
     WHOLE_LOG,
     WITH_RUN,
+    Baseline,
     Environ,
     Expected,
     Finding,
@@ -147,6 +148,7 @@ def gpu_health(
     gpus: Gpus,
     state: GpuHealth,
     load: GpuLoad,
+    baseline: Baseline,
     log: KernelLog,
     environ: Environ,
     vantage: Vantage,
@@ -174,7 +176,7 @@ def gpu_health(
     if not expected.gpu_power_limit_w:
         named = {one.subject for one in alike if one.status is Status.FAIL and one.cause == SLOW}
         yield from _capped([gpu for gpu in own if gpu.place not in named], len(own))
-    yield from _under_load(own, load, expected, place)
+    yield from _under_load(own, load, baseline.gpus_here, expected, place)
     yield from _reported(log, own, state.gpus, pci, vantage, open_errors.links_up(pci, gpus, own))
 
 
@@ -315,7 +317,7 @@ def _locked(own: tuple[GpuState, ...], load: GpuLoad, wrong: Iterable[str]) -> I
         yield unknown(f"whether the GPUs' clocks are held low could not be read: {lost}", subject=LOCK)
 
 
-def _under_load(own: tuple[GpuState, ...], load: GpuLoad, expected: Expected, place: str) -> Iterator[Finding]:
+def _under_load(own: tuple[GpuState, ...], load: GpuLoad, ran: int, expected: Expected, place: str) -> Iterator[Finding]:
     """Beside the all-reduce: what lowered their clocks, which of them stayed behind its like, what PCIe had to send again."""
     if isinstance(load.gpus, Unavailable) or isinstance(load.seconds, Unavailable):
         yield unknown(f"how the GPUs run under load was not seen: {load.why_not}", subject=LOAD, how=WITH_RUN)
@@ -345,7 +347,12 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, expected: Expected, pl
     elif not found and not held:
         told = sum(value is not None for part in clocks.parts for value in part.has.values())
         which = "the GPUs" if told == len(own) else f"{told} of {len(own)} GPUs"
-        yield ok(f"the clocks of {which} while the all-reduce ran are alike", subject=LOAD)
+        text, idle = f"the clocks of {which} while the all-reduce ran are alike", [gpu for gpu in own if gpu.mig is False]
+        if told < min(ran, len(idle)):
+            text = f"{text}; it ran on {ran}, and the others were not seen busy for so long that their clocks would tell"
+            yield unknown(text, subject=LOAD, how="nvidia-smi dmon -s puc, beside the job")
+        else:
+            yield ok(text, subject=LOAD)
 
 
 def _reported(

@@ -40,6 +40,7 @@ from netdoctor.api import (
     count,
     fail,
     fix_container,
+    fix_sysctl,
     footprint,
     hcas,
     missing,
@@ -59,6 +60,7 @@ FILES_MOST = 256  # libraries and the driver's devices
 # OpenMP and torch's intra-op pool take a thread a CPU; NCCL's socket helpers are 16 a connection at most (MAX_THREADS,
 # src/transport/net_socket.cc), and some thirty are CUDA's, autograd's and the watchdogs'.
 TASKS_MOST, MANY = 64, 4096  # as many CPUs as hardly any machine has, where they could not be counted
+PIDS = 32768  # a kernel's own choice, for few CPUs (include/linux/threads.h, PID_MAX_DEFAULT)
 MANY_NODES = 16384  # as many as hardly any job has, where nobody counts them
 CORES_LEAST = 1  # as cpu.numa_affinity: the main threads of the ranks would take turns
 CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is under way
@@ -109,10 +111,10 @@ class Here:
     def whoever(self) -> str:
         return self.who if self.certain == self.ranks else f"{self.certain} to {self.ranks} ranks (a launcher's one task here)"
 
-    def judged(self, subject: str, cap: Cap, need: Need, flag: str, what: str) -> Finding:
+    def judged(self, subject: str, cap: Cap, need: Need, flag: str, what: str, mend: Fix | None = None) -> Finding:
         """One limit; `what` has a place for a figure."""
         used, name = cap.used or 0, cap.file.rpartition("/")[2]
-        left, fix = cap.most - used, fix_container(self.vantage, flag)
+        left, fix = cap.most - used, mend or fix_container(self.vantage, flag)
         evidence: dict[str, Any] = {"limit": cap.most, "ranks": self.ranks, "least": need.least, "enough": need.most}
         said: dict[str, Any] = {"subject": subject, "measured": {"file": cap.file, "used": used}, **evidence}
         has = f"{name} leaves {what.format(_figure(subject, cap.most))}"
@@ -186,6 +188,7 @@ def limits(
     )
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     yield _nproc(kernel, tasks, threads, here, ran)
+    yield from _of_machine(kernel, threads, here)
     for subject, caps, need, what in (
         ("pids", cgroups.pids, threads, "{} processes and threads"),
         ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * certain, CORES_MOST * ranks, CORES), "{} cores"),
@@ -251,6 +254,22 @@ def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> F
     where = "that /proc hides (hidepid)" if vantage.initial_pids else "in other PID namespaces (containers)"
     text = f"{found.message}; what the user runs {where} counts as well, and is not seen from here"
     return replace(unknown(text, subject="nproc", how=AS_MANY, **found.evidence), measured=found.measured)
+
+
+def _of_machine(kernel: Kernel, need: Need, here: Here) -> Iterator[Finding]:
+    """What holds for all users, root too: a thread takes a PID (kernel/pid.c, alloc_pid), and threads are counted
+    (kernel/fork.c, copy_process).  A kernel that has no such file has no such limit."""
+    for name in ("kernel.pid_max", "kernel.threads-max"):
+        limit = kernel.sysctl_ints(name)
+        if isinstance(limit, Unavailable):
+            if limit.kind not in (Kind.ABSENT, Kind.NOT_READ, Kind.NOT_RECORDED):
+                yield unknown(f"the limit of threads of the whole machine could not be read: {limit}", subject=name)
+            continue
+        # Some containers show their own threads as the machine's, or none: then those that are there count for nothing.
+        cap, fix = Cap(name, limit[0], kernel.threads or 0), fix_sysctl(here.vantage, name, str(PIDS + int(need.most)))
+        found = here.judged(name, cap, need, "", "{} processes and threads for all users", fix)
+        if found.status is not Status.PASS:
+            yield found
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:

@@ -96,6 +96,8 @@ SYSCTLS: Final = (
     "net.core.wmem_max",
     "net.core.somaxconn",
     "kernel.numa_balancing",
+    "kernel.pid_max",
+    "kernel.threads-max",
 )
 _LIMITS: Final = {
     "Max locked memory": "memlock",

@@ -281,6 +281,14 @@ class Baseline(Fact):
         )
 
     @property
+    def gpus_here(self) -> int:
+        """On how many of this node's GPUs it ran: a rank has one of its own (NCCL refuses two on one, src/init.cc)."""
+        run = self.run
+        if isinstance(run, Unavailable) or run.experiment.device != "cuda":
+            return 0
+        return (run.here or 0) if isinstance(run, CommonRun) else run.experiment.ranks
+
+    @property
     def nccl_run(self) -> Run | None:
         """The run, if NCCL ran in it."""
         return (self.run or None) if self.nccl_ran else None

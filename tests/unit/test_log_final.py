@@ -68,6 +68,14 @@ def test_an_exit_code_in_pythons_words_is_no_complaint() -> None:
     assert "loss is NaN" in first.message
 
 
+def test_what_a_rank_says_of_its_peer_is_told_with_its_exit() -> None:
+    trace = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/w/t.py", line 3, in <module>\n[rank3]:     main()\n'
+    said = "[rank3]: torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0\n"
+    root = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-10-03_08:20:11\n  host      : n2\n"
+    root += "  rank      : 3 (local_rank: 3)\n  exitcode  : 1 (pid: 4321)\n"
+    assert "wait timeout after" in findings(trace + said + ELASTIC + root)[0].message
+
+
 def test_the_help_text_of_mpi_is_told_and_not_its_summary() -> None:
     for text in (BOX, BOX + MPI):
         assert "The application asked the launcher for a thing" in findings("job 8 starts on n1\n" + text)[0].message

@@ -7,7 +7,7 @@ that looks, its Python and libnccl, and what a run of NCCL on it is to have said
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -309,16 +309,19 @@ class Composed:
         (spec,) = (one for one in specs if one.id == check)
         runs = {need.type.__name__ for need in needs(spec)} & {"Baseline", "PathRun"}
         work = engine.Work(self.host, specs)
-        engine.collect(work, engine.wanted(specs if runs else (spec,)))
-        return engine.judge(spec, {**work.facts, **(self._runs(work.facts) if runs else {})})
+        names = engine.wanted(specs if "PathRun" in runs else (spec,))
+        engine.collect(work, {*names, "Intent"} if runs else names)
+        return engine.judge(spec, {**work.facts, **(self._runs(work.facts, runs) if runs else {})})
 
-    def _runs(self, have: Mapping[str, Any]) -> dict[str, Any]:
+    def _runs(self, have: Mapping[str, Any], wanted: Collection[str] = ("Baseline", "PathRun")) -> dict[str, Any]:
         experiment = first_experiment(self.job.torch, have["Intent"])
         runs: dict[str, Any] = {"PathRun": NO_CUDA}
         if experiment.backend == "gloo":
             return {**runs, "Baseline": Baseline(gloo_run(self.job.torch, self._masks[0]), False)}
         inside, path = self.told["bandwidth"]
         runs["Baseline"] = with_logs(Baseline(self._run(experiment, inside), True))
+        if "PathRun" not in wanted:
+            return runs
         runs["PathRun"] = path_unneeded(have["Intent"])
         if runs["PathRun"] is None:
             paths = path_experiments(len(self.gpus), have)

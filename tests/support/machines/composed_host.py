@@ -48,6 +48,8 @@ SYSCTLS = {
     "net/core/wmem_max": "67108864",
     "net/core/somaxconn": "4096",
     "kernel/numa_balancing": "0",
+    "kernel/pid_max": "4194304",
+    "kernel/threads-max": "16509500",
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from netdoctor.api import Baseline
 from netdoctor.facts.kernel_log import Action, catalogue, parsed
 from netdoctor.host.base import Answer
 from netdoctor.model import Finding, Kind, Status, Unavailable
@@ -328,9 +329,11 @@ def test_a_batch_system_gives_the_gpus_of_a_job_another_mode() -> None:
     assert FIRST not in said({("devices", n, "health", "compute_mode"): 3 for n in (0, 1)})
 
 
-def test_clocks_of_a_few_are_called_so() -> None:
+@pytest.mark.parametrize(("ranks", "status"), [(8, Status.UNKNOWN), (3, Status.UNKNOWN), (2, Status.PASS)])
+def test_clocks_of_a_few_are_those_of_its_ranks(ranks: int, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Baseline, "gpus_here", ranks)
     found = said(load={("devices", n, "samples"): 0 for n in range(2, 8)})["GPUs under load"]
-    assert (found.status, found.message[:25]) == (Status.PASS, "the clocks of 2 of 8 GPUs")
+    assert (found.status, found.message[:25]) == (status, "the clocks of 2 of 8 GPUs")
 
 
 def test_a_power_limit_that_is_not_read() -> None:

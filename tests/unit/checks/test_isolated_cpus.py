@@ -25,7 +25,7 @@ def said(mask: str, isolated: str = "", *, runs: bool = False, **environment: st
     machine.files.write("/proc/self/status", status.replace("Cpus_allowed_list:\t0-47,48-95", f"Cpus_allowed_list:\t{mask}"))
     machine.files.write("/sys/devices/system/cpu/isolated", f"{isolated}\n")
     if not runs:
-        setattr(machine, "_runs", lambda _: {})  # noqa: B010 - a method
+        setattr(machine, "_runs", lambda *_: {})  # noqa: B010 - a method
     return machine.judged("cpu.numa_affinity")
 
 

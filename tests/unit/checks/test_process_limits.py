@@ -289,7 +289,7 @@ def said(limit: str, cuda: Any = None, name: str = "dgx-h100", *, ran: bool = Fa
     if cuda:
         machine.host.answers["ask:cuda"] = {"driver_version": 13000, "devices": cuda}
     if not ran:
-        setattr(machine, "_runs", lambda _: {})  # noqa: B010 - a method
+        setattr(machine, "_runs", lambda *_: {})  # noqa: B010 - a method
     found = machine.judged("process.limits")
     return next((one for one in found if one.subject == "addresses"), None)
 
@@ -315,3 +315,26 @@ def test_cuda_is_out_of_memory_below_a_limit() -> None:
 def test_what_the_limit_alone_says(limit: str, cuda: Any, name: str, ran: bool, status: Status | None) -> None:
     one = said(limit, cuda, name, ran=ran)
     assert (one and one.status) == status
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "threads", "status"),
+    [
+        ("pid_max", 8 * EACH - 1, 0, FAIL),
+        ("threads-max", 8 * EACH - 1, LOST, FAIL),
+        ("pid_max", 32768, 400, None),
+        ("pid_max", 32768, 32000, UNKNOWN),  # others hold nearly all
+        ("threads-max", 32768, LOST, None),
+        ("pid_max", Unavailable("absent"), 400, None),  # gVisor has none
+        ("pid_max", LOST, 400, UNKNOWN),
+    ],
+)
+@pytest.mark.parametrize("euid", [0, 1000])
+def test_the_machine_has_pids_for_the_ranks(name: str, most: Any, threads: Any, status: Status | None, euid: int) -> None:
+    text = most if isinstance(most, Unavailable) else f"{most}\n"
+    kernel = replace(ulimit(), sysctls={f"kernel.{name}": text}, threads=threads)
+    who = f.vantage(euid=euid, capabilities=frozenset())
+    found = f.judge(limits, f.machine({Intent: f.job(ranks_per_node=8), Kernel: kernel, Vantage: who}))
+    said = [one for one in found if one.subject == f"kernel.{name}"]
+    assert [one.status for one in said] == ([status] if status else [])
+    assert status is not FAIL or (said[0].fix and f"sysctl -w kernel.{name}=" in said[0].fix.commands[0])
