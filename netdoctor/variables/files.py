@@ -15,12 +15,29 @@ from netdoctor.facts.environ import Origin, Setting
 from netdoctor.model import Word, record, size_text
 from netdoctor.variables.assignments import MENTIONS, Assignment, Unread
 from netdoctor.variables.dockerfile import DOCKERFILE, parse_dockerfile
-from netdoctor.variables.line_files import MARK, parse_conf, parse_env
+from netdoctor.variables.line_files import MARK, parse_conf, parse_env, unread_lines
 from netdoctor.variables.shell import parse_shell
 from netdoctor.variables.units import SECTION, SUFFIXES, parse_unit
 
 MAX_TEXT: Final = 4 << 20
-_OTHERS: Final = (".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md")
+_OTHERS: Final = (
+    *(".py", ".ipynb", ".toml", ".ini", ".cfg", ".rs", ".go", ".c", ".cc", ".cpp", ".lua", ".tf", ".hcl", ".md"),
+    *(".pl", ".pm", ".rb", ".js", ".ts", ".tcl", ".jl", ".r", ".java", ".fish", ".nu", ".xsh", ".ps1", ".psm1", ".bat"),
+    *(".log", ".out", ".err"),  # what programs said
+)
+# csh's setenv is read, too.
+_SHELLS: Final = re.compile(r"r?(?:ba|da|a|m?k|pdk|z|tc|c)?sh(?:-?\d[\d.]*|93)?\Z")
+# What begins a line of a script of a shell, and is rare elsewhere: without a telling name or first line it says the kind.
+_SCRIPT: Final = re.compile(
+    r"^[ \t]*(?:#(?:SBATCH|PBS|BSUB|OAR|FLUX|MSUB|PJM|COBALT|\$ ?-|%Module)|[A-Za-z_]\w*\+?="
+    r"|(?:\w+[ \t]*\([ \t]*\)|function[ \t]+\w+)[ \t]*\{?[ \t]*(?:\n|\{)|\.{0,2}/\S*[\w.-](?:[ \t]|$)|\(|\[\[?[ \t]"
+    r"|(?:export|declare|typeset|readonly|local|setenv|unset|unsetenv|source|\.|eval|module|ml|set|cd|ulimit|trap|exec|exit"
+    r"|echo|printf|printenv|true|false|read|mapfile|readarray|getopts|let|test|sleep|mkdir|cat|env|sudo|ssh|pdsh|nohup|time|timeout"
+    r"|if|for|while|until|case|select|then|do|done|fi|esac|srun|sbatch|salloc|mpirun|mpiexec|torchrun|accelerate|deepspeed"
+    r"|aprun|jsrun|horovodrun|flux|ray|docker|podman|enroot|apptainer|singularity|nerdctl|systemd-run|numactl|taskset"
+    r"|kubectl|conda|python[\d.]*|(?:ba|z|k)?sh)(?:[ \t;]|$))",
+    re.MULTILINE,
+)
 
 
 class FileKind(Word):
@@ -72,14 +89,15 @@ def parse(path: str, text: str, kind: FileKind | None = None) -> Parsed:
     if kind is FileKind.CONF:
         assignments = parse_conf(path, text)
     elif kind is FileKind.ENV:
-        assignments = parse_env(path, text)
+        assignments, unread = parse_env(path, text), unread_lines(path, text)
     elif kind is FileKind.UNIT:
         assignments, unread = parse_unit(path, plain)
     elif kind is FileKind.DOCKER:
         assignments, unread = parse_dockerfile(path, plain)
     elif kind is FileKind.OTHER:
         mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), 1)
-        unread = [Unread(Origin(path, mention), "a kind of file that netdoctor does not read")]
+        by = f"a script of {interpreter}" if (interpreter := _interpreter(plain)) else "a kind of file"
+        unread = [Unread(Origin(path, mention), f"{by} that netdoctor does not read: what it sets from here on is not known")]
     else:
         assignments, unread = parse_shell(path, plain)
         if plain != text and not re.match(r"#|\s*$", plain, re.MULTILINE):
@@ -126,7 +144,9 @@ def kind_of(path: str, text: str) -> FileKind:
         return FileKind.OTHER
     if name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile") or DOCKERFILE.match(text):
         return FileKind.DOCKER
-    if name.endswith((".sh", ".bash", ".sbatch", ".slurm", ".ksh", ".zsh", ".pbs", ".lsf")) or text.startswith("#!"):
+    if interpreter := _interpreter(text):
+        return FileKind.SHELL if _SHELLS.match(interpreter) else _RUN_BY.get(interpreter, FileKind.OTHER)
+    if name.endswith((".sh", ".bash", ".sbatch", ".slurm", ".ksh", ".zsh", ".csh", ".tcsh", ".pbs", ".lsf")):
         return FileKind.SHELL
     if name.endswith(SUFFIXES) or SECTION.match(text):
         return FileKind.UNIT
@@ -143,7 +163,19 @@ def kind_of(path: str, text: str) -> FileKind:
         return FileKind.ENV
     if re.search(r"^(apiVersion|kind|services|- hosts|- name):", text, re.MULTILINE):
         return FileKind.YAML
-    return FileKind.SHELL
+    return FileKind.SHELL if _SCRIPT.search(text) or not lines else FileKind.OTHER
+
+
+_RUN_BY: Final = {"ansible-playbook": FileKind.YAML}
+
+
+def _interpreter(text: str) -> str:
+    """The program that the first line says to run a script with (execve(2)), without its folder; env(1) takes options before."""
+    first = text.split("\n", 1)[0]
+    words = first[2:].split() if first.startswith("#!") else []
+    while words and (words[0].rpartition("/")[2] in ("env", "busybox") or words[0].startswith("-") or "=" in words[0]):
+        words = words[2:] if words[0] in ("-u", "--unset", "-C", "--chdir") else words[1:]
+    return words[0].rpartition("/")[2] if words else "nothing" if first.startswith("#!") else ""
 
 
 def repeated(assignments: Sequence[Assignment]) -> list[tuple[Assignment, Assignment]]:

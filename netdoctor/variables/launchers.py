@@ -17,6 +17,11 @@ LOOKS: Final = frozenset(
     {"cd", "mkdir", "hostname", "date", "sleep", "pwd", "true", "false", ":", "ulimit", "shift", "trap"}
     | {"nvidia-smi", "ibstat", "ibv_devinfo", "scontrol", "which"}
 )
+QUIET: Final = PRINTS | LOOKS
+# Their NAME=VALUE is of a build, and names of variables are but words to them.
+_BUILDS: Final = frozenset(
+    {"make", "cmake", "ninja", "git", "pip", "conda", "module", "printenv", "ls", "cp", "ln", "rm", "exit"}
+)
 # What starts the ranks of a job: behind the last of them nobody comes any more.
 _STARTS: Final = frozenset({"srun", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed", "aprun", "jsrun"})
 _MODULES: Final = ("torch.distributed", "accelerate", "deepspeed")  # python -m …
@@ -73,6 +78,28 @@ def keeps_back(words: list[str], inherited: str) -> Problem | None:
     return None
 
 
+_NAMED: Final = re.compile(r"\$(?:\{[#!]?)?\w+")  # a reference reads its variable
+_LISTED: Final = re.compile(r"(?:-[\w-]*=)?\w+(?:[,;:]\w+)*\Z")  # names, which an option may list
+
+
+def unfollowed(name: str, words: list[Word]) -> Word | None:
+    """The first word of a command that names such variables, and is neither handed on nor of names that an option lists."""
+    if name in QUIET or name in _BUILDS or words[-1].text == "]]":
+        return None
+    if name == "set" or all(re.fullmatch(r"\w+", word.text) for word in words):  # else the names that an array holds
+        return None if all(MENTIONS.match(word.text) for word in words) else _first(words)
+    behind = [False, *(word.text.startswith("-") for word in words)]
+    left = [w for w, after in zip(words, behind, strict=False) if not ((after or w.text[:1] == "-") and _LISTED.match(w.text))]
+    for one in options(name, words):
+        if not isinstance(one, Unknown):
+            left = [replace(word, text=word.text.replace(one.word.text, "")) for word in left]
+    return _first(left)
+
+
+def _first(words: list[Word]) -> Word | None:
+    return next((word for word in words if MENTIONS.search(_NAMED.sub("", word.text))), None)
+
+
 @record
 class Handed:
     """NAME=VALUE for the program that is started."""
@@ -101,6 +128,8 @@ Option = Handed | Script | Unknown
 
 def options(name: str, words: list[Word]) -> Iterator[Option]:
     """What a command hands on: env, mpirun -x, srun --export, docker -e, mpiexec -genv, bash -c."""
+    if words[-1].text == "]]":  # the rest of a [[ a && b ]]
+        return
     i = 0 if name.startswith("-") else 1  # a line of an array of options
     if name == "env" or (name.startswith("-") and name not in _NEXT_WORD and "=" not in words[0].text):  # or sudo -E
         while i < len(words) and (words[i].text.startswith("-") or ASSIGNMENT.match(words[i].text) or words[i].opaque):

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from netdoctor.facts.environ import Origin, entries, without_value
-from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, WritingRule, exported_name
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, exported_name
 
 MARK: Final = "\ufeff"  # a byte order mark
 _LINE: Final = re.compile(rf"({MARK}?)\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)")
@@ -42,3 +42,13 @@ def parse_env(path: str, text: str, offset: int = 0) -> list[Assignment]:
         why = f"{match[3].strip()!r} is expanded when the file is used" if expanded else ""
         assignments.append(Assignment(name, None if expanded else value, Origin(path, number), why=why, problem=problem))
     return assignments
+
+
+def unread_lines(path: str, text: str) -> list[Unread]:
+    """Lines of a .env file that name such variables, and are neither NAME=VALUE nor comments."""
+    why = "no NAME=VALUE of a .env file, and it names such variables: what it sets is not known"
+    return [
+        Unread(Origin(path, number), why)
+        for number, line in enumerate(text.split("\n"), 1)
+        if MENTIONS.search(line) and not line.lstrip().startswith("#") and not _LINE.match(line)
+    ]

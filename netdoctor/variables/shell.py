@@ -24,8 +24,7 @@ from netdoctor.variables.assignments import (
     meant,
 )
 from netdoctor.variables.launchers import (
-    LOOKS,
-    PRINTS,
+    QUIET,
     Handed,
     Script,
     keeps_back,
@@ -33,6 +32,7 @@ from netdoctor.variables.launchers import (
     may_be_ranks,
     options,
     told_to_export,
+    unfollowed,
 )
 from netdoctor.variables.setters import SETTERS, Target, allexport, defaults, loop
 from netdoctor.variables.shell_commands import CLOSE, LEAD, OPEN, Command, body_end, commands
@@ -205,7 +205,9 @@ class _Script:
             known = True
         if not known:
             self.launcher(name, words)
-        if name in _RUNS or not (known or name in PRINTS or name in LOOKS):
+        if (name == "set" or not known) and (word := unfollowed(name, words)):
+            self.not_known(word.line, f"{word.text[:60]!r} in a line that is not understood: what it sets is not known")
+        if name in _RUNS or not (known or name in QUIET):
             self.start([word.text for word in whole], ranks=name not in _RUNS)
 
     def nest(self, word: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from netdoctor.facts.environ import Origin
-from netdoctor.variables.assignments import Assignment, Problem, Unread, WritingRule, meant
+from netdoctor.variables.assignments import MENTIONS, Assignment, Problem, Unread, WritingRule, meant
 from netdoctor.variables.shell import parse_shell
 
 SUFFIXES: Final = (".service", ".socket", ".container", ".pod", ".kube", ".build")
@@ -45,6 +45,8 @@ def parse_unit(path: str, text: str, offset: int = 0) -> tuple[list[Assignment],
             found, lost = parse_shell(path, value.lstrip("@-:+!|"), at.line - 1)
             commands += found
             unread += lost
+        elif MENTIONS.search(f"{key}={value}") and key not in ("Description", "Documentation"):
+            unread.append(Unread(at, f"{key}= sets nothing that netdoctor knows, and names such variables: not read"))
     return [_specified(one) for one in (*listed, *commands)], unread
 
 

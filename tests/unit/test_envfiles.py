@@ -150,7 +150,7 @@ def test_shell(script: str, expected: Seen) -> None:
         ("cat > a.txt <<'EOF'\nexport NCCL_A=1\nEOF\n. a.txt\n", [2, 4]),
         ("module load cuda/12", []),
         ("module load aws-ofi-nccl", [1]),
-        ("python - <<< 'NCCL_A=1'", []),
+        ("cat <<< 'NCCL_A=1'", []),
         ("x\necho 'never closed\nexport NCCL_A=1\n", [2]),
         ("x=$(never closed\nexport NCCL_A=1\n", [1]),
         ('echo "$(', [1]),
