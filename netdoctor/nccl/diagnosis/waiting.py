@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, whose
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, named, whose
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.termination import of_its_watchdog
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
+_PAIR: Final = 2  # of whom one alone says nothing
 COMPARE = Fix("compare the ranks' collectives", ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "torchfrtrace   # flight recorder"))
 
 
@@ -55,15 +56,26 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
         yield _timed_out(log, events)
     barrier = log.of("barrier")
     if barrier:
-        missing = next((f"rank {rank}" for e in barrier if (rank := e.data.get("missing") or e.data.get("peer"))), None)
+        absent = next((ranks for e in barrier if (ranks := e.data.get("missing") or e.data.get("peer"))), "")
+        missing = named(absent) if absent else None
         text = f"{missing or 'a rank'} did not come to the barrier"
         attendance = next((e.data for e in barrier if "came" in e.data), None)
         if attendance is not None:
             text += f": {attendance['came']} of {attendance['n']} tasks came"
+        if _all_but_one(absent, attendance):
+            text += "; one alone came: most likely the others were never started, or do not reach the coordinator"
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, barrier, subject=missing)
     timeout = log.of("gloo_timeout")
     if timeout and not events:
         yield Hypothesis("hang", Confidence.OPEN_MINUS, "a Gloo operation waited for a rank that did not come", timeout)
+
+
+def _all_but_one(absent: str, attendance: Mapping[str, str] | None) -> bool:
+    """Whether a barrier had one of at least three: by its count, or where the missing are all up to the highest but one."""
+    if attendance is not None:
+        return attendance["came"] == "1" and int(attendance["n"]) > _PAIR
+    ranks = {int(rank) for rank in re.findall(r"\d+", absent)}
+    return len(ranks) >= _PAIR and len(ranks) == max(ranks)
 
 
 def _timed_out(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis:

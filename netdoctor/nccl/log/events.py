@@ -11,7 +11,7 @@ from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEve
 from netdoctor.nccl.log.facts import Level
 from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.pattern import Pattern
-from netdoctor.nccl.log.patterns import details
+from netdoctor.nccl.log.patterns import details, listed
 from netdoctor.nccl.log.plain import NOT_PLAIN, Plain
 from netdoctor.nccl.log.tracebacks import Raised
 
@@ -126,7 +126,7 @@ class EventCollector:
             return event
         if len(events) >= MAX_EVENTS:
             return None
-        data = details(pattern.kind, msg, match or pattern.regex.search(msg))
+        data = details(pattern.kind, msg, match or pattern.regex.search(msg)) | listed(pattern.kind, msg)
         head = writer.head
         if (
             pattern.kind == "died"
@@ -271,3 +271,4 @@ class EventCollector:
         event.text = (event.text + b" " + line.strip())[:3000]
         for name, value in details(event.kind, event.text, None).items():
             event.data.setdefault(name, value)
+        event.data |= listed(event.kind, event.text)
