@@ -13,7 +13,6 @@ from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
 
-
 _FEW: Final = 2  # ranks that are named one by one
 _MANY: Final = 8
 

@@ -172,10 +172,16 @@ def _other_calls(stacks: tuple[Event, ...]) -> Iterator[Hypothesis]:
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, lines, COMPARE, subject="job")
 
 
+def _counted(log: LogFacts) -> list[Event]:
+    """What ranks had begun and ended: none has ended more than it began, as where torch prints what no collective has set yet
+    (its lastCompletedSeq_ of 2.3)."""
+    return [e for e in log.of("enqueued") if int(e.data["ended"]) <= int(e.data["begun"])]
+
+
 def _idle(log: LogFacts) -> tuple[str, str] | None:
     """Ranks that have ended all that they had begun of a process group, in which the others wait for one more."""
     groups: dict[str, dict[str, tuple[int, int]]] = {}
-    for e in log.of("enqueued"):
+    for e in _counted(log):
         groups.setdefault(e.data["pg"], {})[e.data["rank"]] = int(e.data["begun"]), int(e.data["ended"])
     for ranks in groups.values():
         waiting = {ended for begun, ended in ranks.values() if begun > ended}
@@ -188,8 +194,8 @@ def _idle(log: LogFacts) -> tuple[str, str] | None:
 
 def _ended_by_another(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     """A rank that waits in a collective that another has ended.  What needs all ends for all: they called different ones."""
-    ended = {e.data["rank"]: int(e.data["ended"]) for e in log.of("enqueued")}
-    if len({e.data["pg"] for e in log.of("enqueued")}) != 1:
+    ended = {e.data["rank"]: int(e.data["ended"]) for e in _counted(log)}
+    if len({e.data["pg"] for e in _counted(log)}) != 1:
         return None
     for e in events:
         rank, seq = e.data.get("rank") or str(e.rank), e.data.get("seq", "")

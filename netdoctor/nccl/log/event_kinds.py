@@ -94,6 +94,7 @@ _Surroundings = Literal[
     "nvml",
     "rendezvous_closed",
     "straggler",
+    "step_ended",
     "ucx_no_cuda",
     "dcgm",
     "serving",
