@@ -156,8 +156,9 @@ _PART: Final = re.compile(
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
-_LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
+_LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|Killing subprocess|Traceback|KeyboardInterrupt|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
 _TASKS: Final = 4096
+_SOME: Final = 3  # lines: one or two may be of the last step
 _LABEL: Final = re.compile(rb" {0,8}(\d{1,7}): ")  # srun --label
 _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})")  # getopt's custom, and argparse's
 
@@ -224,6 +225,13 @@ class LastWords:
         lines = (line for _, line in list(self._tail)[-2::-1])
         said = next((line for line in lines if _BEGUN.search(line) and not _LAUNCHERS.search(line)), b"")
         return said.strip()[:200].decode("utf-8", "replace")
+
+    @property
+    def stood(self) -> str:
+        """What the program said last before this line, where it had said more since its last sign of work."""
+        behind = [line for number, line in self._tail if number > self._work_at][:-1]
+        said = [line for line in behind if line.strip() and not (line[:1].isspace() or _LAUNCHERS.search(line))]
+        return said[-1].strip()[:200].decode("utf-8", "replace") if len(said) >= _SOME else ""
 
     def of_a_task(self, task: bytes) -> str:
         """What a task complained of last before its launcher says that it ended: behind its own label, or where no line has a
