@@ -13,7 +13,7 @@ from netdoctor.nccl.diagnosis.cuda_failures import MAP
 from netdoctor.nccl.diagnosis.errnos import refused
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, whose
 from netdoctor.nccl.diagnosis.kinds import SIGNS
-from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, of_launcher, order
+from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, of_launcher, order, overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -48,11 +48,15 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     if first is None:
         yield from _nameless(log, raised)
         return
+    watched = _watched(log, own, first)
+    first, watcher = (first, None) if watched is None else (watched, first)
     again = _again(own, first)
     if again is not None and first.count > 1 and "printed" not in again.data and _apart(again, first):
         # A script's earlier step, which failed each time, and a later one that found nothing of it.
         first, again = again, None
     last = _outermost(raised, first)
+    inner = first if "instead" in last.data and _words(last) > _words(first) else None
+    first = first if inner is None else last
     said, fault, cause, fix = first.text[:400], Fault.EXCEPTION, "rank_died", _mend(first, last)
     if Wording.NOT_COMPILED.within(first.text):
         cause, fix = "cuda_driver_mismatch", NEWER
@@ -79,9 +83,14 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
         text = f"{unloaded.data['library']} is not there, without which {unloaded.data['module']} was not loaded; {text}"
     if last is not first:
         text += f"; it came to {_named(last)}"
+    if inner is not None:
+        text += f"; raised in place of {_named(inner)}"
+    if watcher is not None:
+        text = text.replace("ended by an uncaught exception", "ended after it had printed an exception")
+        text += f"; who had started it says: {_named(watcher)}"
     if again is not None:
         text += f"; before it, {again.count} times: {_named(again)}"
-    told = {id(e): e for e in (unloaded, first, full, last, again) if e is not None}
+    told = {id(e): e for e in (unloaded, first, full, last, inner, watcher, again) if e is not None}
     others = _others((*stopped, *own), tuple(told.values()))
     notes = (
         *(f"also raised: {_named(e)}" for e in others[:_MORE]),
@@ -112,6 +121,7 @@ def _unloaded(log: LogFacts, first: Event) -> Event | None:
     return next(said, None) if name else None
 
 
+_WATCH: Final = 500  # lines between what a process says last and the word of whoever looks for it now and then
 _NEAR: Final = 60  # lines, in which the ranks of a node print the same traceback at once
 _REPEATED: Final = re.compile(r"(?P<said>.{12,300}?)(?:: ?)?(?P=said)")
 
@@ -266,6 +276,20 @@ def _outermost(raised: Sequence[Event], first: Event) -> Event:
         if e.file == last.file and e.data.get("cause") == str(last.line) and e.text != first.text:
             last = e
     return last
+
+
+def _watched(log: LogFacts, own: Sequence[Event], first: Event) -> Event | None:
+    """What a process raised last of which another one says that it is gone, where that is no more than its exit code: a server
+    that prints why it cannot start, and ends itself and its children (SGLang's _execute_server_warmup)."""
+    if not Wording.WATCHES.within(first.text):
+        return None
+    said = [e for e in own if before(e, first) and first.line - e.last <= _WATCH and not overcome(log, e)]
+    return next((e for e in reversed(said) if not Wording.WATCHES.within(e.text)), None)
+
+
+def _words(e: Event) -> int:
+    """How much an exception says: of two, a handler's own may say what the other is about."""
+    return len(e.text.partition(": ")[2])
 
 
 def _others(raised: Sequence[Event], told: Sequence[Event]) -> list[Event]:

@@ -197,6 +197,7 @@ class EventCollector:
                 "caught": "caught" if raised.caught else "",
                 "cause": str(raised.cause or ""),
                 "quoted": str(raised.quoted or ""),
+                "instead": "instead" if raised.instead else "",
             }
             event.data |= {name: value for name, value in told.items() if value}
             # What a message says may stand below it: pydantic's errors, load_state_dict's, a compiler's.

@@ -156,7 +156,7 @@ _PART: Final = re.compile(
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
-_LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|Killing subprocess|Traceback|KeyboardInterrupt|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
+_LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|Killing subprocess|Logging error|Traceback|KeyboardInterrupt|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
 _TASKS: Final = 4096
 _SOME: Final = 3  # lines: one or two may be of the last step
 _LABEL: Final = re.compile(rb" {0,8}(\d{1,7}): ")  # srun --label
