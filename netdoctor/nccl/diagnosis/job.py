@@ -51,10 +51,12 @@ _STANDS_STILL: Final = 10  # minutes: the patience that torch has with a collect
 _SLOW: Final = 2.0
 # nccl-tests counts 2 (n - 1) / n of what it sends: 0 for n = 1 (src/all_reduce.cu, AllReduceGetBw).
 _ONE_RANK: Final = (
-    "nccl-tests ran to its end with one rank: nothing was sent between GPUs, and its bus bandwidth is 0 by definition; tasks of "
-    "a launcher that each do so do not know of each other (built without MPI, or for another PMI than the launcher's)"
+    "nccl-tests ran to its end with one rank: nothing was sent between GPUs, and its bus bandwidth is 0 by definition; tasks "
+    "of a launcher that each do so do not know of each other (built without MPI, or for another PMI than the launcher's)"
 )
-_RANKS: Final = "how many ranks its header lists; make MPI=1; srun --mpi=list; or one process for several GPUs: all_reduce_perf -g 8"
+_RANKS: Final = (
+    "how many ranks its header lists; make MPI=1; srun --mpi=list; or one process for several GPUs: all_reduce_perf -g 8"
+)
 _RAN: Final = re.compile(r"ran for (\d{1,12}) milliseconds")  # ProcessGroupNCCL.cpp, checkTimeout
 
 
@@ -253,11 +255,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         and log.busbw_peak < _SLOW
         and not (log.many_nodes or log.workstation)
     ):
-        if log.nranks == 1 or not (log.busbw_peak or log.nranks):
-            return _unknown(_ONE_RANK, "job", evidence, _RANKS)
-        text = f"it ran to its end; {log.busbw_peak:.4g} GB/s is less than any path between GPUs of one node carries"
-        text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
-        return _unknown(text, "job", evidence, _TRANSPORT)
+        return _slow(log, log.busbw_peak, evidence)
     if (done := _work_done(log, end) or _came(log, end)) is not None:
         return Finding(Status.PASS, done, evidence=evidence, notes=spoken.notes(log), check="log")
     if not log.nccl_lines:
@@ -285,6 +283,14 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     if log.transports:
         evidence["transports"] = dict(log.transports)
     return Finding(Status.PASS, text, evidence=evidence, notes=spoken.notes(log), check="log")
+
+
+def _slow(log: LogFacts, peak: float, evidence: Mapping[str, Any]) -> Finding:
+    if log.nranks == 1 or not (peak or log.nranks):
+        return _unknown(_ONE_RANK, "job", evidence, _RANKS)
+    text = f"it ran to its end; {peak:.4g} GB/s is less than any path between GPUs of one node carries"
+    text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
+    return _unknown(text, "job", evidence, _TRANSPORT)
 
 
 def _before_it(log: LogFacts, end: Outcome) -> str:

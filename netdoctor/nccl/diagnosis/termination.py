@@ -49,6 +49,8 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         rank, code = e.data.get("rank"), e.data.get("code", "?")
         later = [f"rank {o.data['rank']} at {o.data['time'][-8:]}" for o in firsts[1:4] if {"rank", "time"} <= o.data.keys()]
         more = f"; by their agents' clocks it was at {e.data['time'][-8:]}, {listed(later, 3)}" if later else ""
+        said = _error_of(log, e)
+        more += f"; the last that it called an error: {said}" if said else ""
         yield Hypothesis(
             "rank_died",
             of_its_watchdog(log, e) or (Confidence.OPEN if code in _ABORTS else Confidence.LIKELY),
@@ -99,6 +101,16 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         if bus:
             text = "SIGBUS: a page of a mapped file could not be had, mostly of a full /dev/shm (64 MB in a container)"
             yield Hypothesis("shm_disabled_or_small", Confidence.QUIET, text, bus, Topic.SHARED_MEMORY)
+
+
+_LOCAL_RANK: Final = re.compile(r"\brank +: \d+ \(local_rank: (\d+)\)")
+
+
+def _error_of(log: LogFacts, root: Event) -> str:
+    """What the rank that torchrun names had logged before, by its agent's word of it above."""
+    local = _LOCAL_RANK.search(root.text)
+    named = (d for d in log.of("died") if local and d.data.get("local_rank") == local[1] and before(d, root))
+    return next((d.data["error"] for d in named if "error" in d.data), "")
 
 
 def _ended(first: Event, name: str, nodes: Sequence[str]) -> str:

@@ -136,6 +136,8 @@ class EventCollector:
             data["last"] = said
         if pattern.kind == "died" and "code" in data and (begun := self._said.begun):
             data["begun"] = begun
+        if pattern.kind == "died" and (local := data.get("local_rank")) and (said := self._said.error_of(local)):
+            data["error"] = said
         if pattern.kind == "ended" and (stood := self._said.stood):
             data["stood"] = stood
         event = CollectedEvent(

@@ -156,11 +156,26 @@ _PART: Final = re.compile(
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
-_LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|Killing subprocess|Logging error|Traceback|KeyboardInterrupt|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
+_LAUNCHERS: Final = re.compile(
+    rb"launch\.py:\d|elastic|closing signal|Killing subprocess|Logging error|Traceback|KeyboardInterrupt"
+    rb"|\b(?:srun|slurmstepd|torchrun|mpirun)\b"
+)
 _TASKS: Final = 4096
+# What a rank calls an error itself, and the warning above it that such a line may sum up; NeMo has letters (nemo/utils).
+_COMPLAINS: Final = re.compile(rb"(?:^|[\s\[\]|(>:\-])(?:ERROR|CRITICAL|FATAL)\b|\[NeMo E \d")
+_WARNS: Final = re.compile(rb"(?:^|[\s\[\]|(>:\-])WARN(?:ING)?\b|\[NeMo W \d")
+_LOCAL: Final = re.compile(rb"\[default(\d{1,5})\]:")
+_LATELY: Final = 200  # lines
+_HEAD: Final = 200  # bytes
+_SAID: Final = 400
 _SOME: Final = 3  # lines: one or two may be of the last step
 _LABEL: Final = re.compile(rb" {0,8}(\d{1,7}): ")  # srun --label
 _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})")  # getopt's custom, and argparse's
+
+
+def _node_of(line: bytes) -> bytes:
+    label = _LABEL.match(line)
+    return label[1] if label else b""
 
 
 def _is_ill(line: bytes) -> bool:
@@ -200,6 +215,8 @@ class LastWords:
         self._parts: dict[bytes, tuple[int, bytes]] = {}  # "8 shards" -> the last line that says that some of them were there
         self._hinted = deque[tuple[int, bytes]](maxlen=_MOST)  # the last of them, also behind work
         self._ended = 0  # the line of the last good end
+        # a launcher's label, the local rank -> the last that it calls an error
+        self._errors: dict[tuple[bytes, bytes], tuple[int, bytes]] = {}
         self._usage: dict[bytes, bytes] = {}  # a task's label -> the program whose usage it printed
 
     def saw(self, line: bytes, number: int) -> None:
@@ -209,11 +226,26 @@ class LastWords:
         self._took += closing.took(line)
         if b"sage: " in line and (usage := _USAGE.match(line)) is not None and len(self._usage) < _TASKS:
             self._usage[usage[1] or b""] = usage[2]
+        if (b"ERROR" in line or b" E " in line or b"CRITICAL" in line or b"FATAL" in line) and _COMPLAINS.search(line[:_HEAD]):
+            self._complained(line, number)
         self._stops = closing.stops(line)
         if self._stops:
             self._counts.stopped()
         if b"%|" in line and b" 0/" in line:
             self._counts.begun(line)
+
+    def _complained(self, line: bytes, number: int) -> None:
+        mark = _LOCAL.search(line[:_HEAD])
+        if mark is None or _LAUNCHERS.search(line) or len(self._errors) >= _TASKS:
+            return
+        warned = mark[0] in self.before[:_HEAD] and _WARNS.search(self.before[:_HEAD])
+        above = b" (right above it: " + self.before.strip()[:_SAID] + b")" if warned else b""
+        self._errors[_node_of(line), mark[1]] = number, line.strip()[:_SAID] + above
+
+    def error_of(self, local_rank: str) -> str:
+        """What a rank of the node whose launcher speaks called an error last, not long ago."""
+        number, said = self._errors.get((_node_of(self.latest), local_rank.encode()), (0, b""))
+        return said.decode("utf-8", "replace") if number and self._latest_at - number <= _LATELY else ""
 
     def above(self, number: int) -> bytes:
         """The line right before this one, where it was read and is no record of NCCL's."""

@@ -198,8 +198,8 @@ class Tracebacks:
             return None
         self._cut_off |= _CUT_OFF in line
         if self._lingers and (chain := _CHAIN.search(line)) is not None:
-            mark = line[: chain.start()]
-            self._came_of[mark] = self._ended.get(mark, 0)
+            before = line[: chain.start()]
+            self._came_of[before] = self._ended.get(before, 0)
             self._handling = self._frames if chain[0].startswith(b"During") else set()
         if self._lingers:
             self._linger(line)
