@@ -89,7 +89,6 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
         rb"stopped sending heartbeats\).{1,60}/task:(?P<task>\d+)",
         rb"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.\-]+) exited",
         rb"Process name: \[\[.{1,60}Exit code: +(?P<code>[1-9]\d*)",
-        rb"'--local_rank=(?P<local_rank>\d{1,5})',.{0,20000}\] exits with return code = ",  # DeepSpeed's launcher
     ),  # Open MPI
     "blocked": (  # the module of a frame, or the module's mark in the name of a function that is built in
         rb"\[(?P<module>nfs|nfsv\d|sunrpc|lustre|ptlrpc|ceph|libceph|cifs|fuse|xfs|ext4|jbd2|btrfs|beegfs|mmfs\w*)\]",

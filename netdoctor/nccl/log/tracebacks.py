@@ -92,6 +92,7 @@ class Raised(NamedTuple):
     cause: int = 0  # the line of the exception that it came of
     quoted: int = 0  # the line of the exception whose message quotes it
     below: bool = False  # a logger's record stands right above it
+    began: int = 0  # the line of its last frame
     instead: bool = False  # a handler raised it, by a statement of its own, in place of the exception that it came of
 
 
@@ -305,6 +306,7 @@ class Tracebacks:
             cause=at.cause,
             quoted=at.quoted,
             below=bool(at.record),
+            began=at.number,
             instead=at.within and at.said.startswith(b"raise "),
         )
 
