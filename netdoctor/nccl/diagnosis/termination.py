@@ -82,7 +82,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         first = _first(died)
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         name = author((first, *(e for e in died if _by(e) == _by(first))))  # a launcher knows whose the signal was
-        text = _ended(first, name, sorted({node for e in died if _by(e) == _by(first) for node in e.nodes}))
+        text = _ended(log, first, name, sorted({node for e in died if _by(e) == _by(first) for node in e.nodes}))
         stood = tuple(e for e in log.of("stood") if "place" in e.data and e.file == first.file and e.line > first.line)[:1]
         text += "".join(f"; it stood at {e.data['place']}:{e.data['at']}, in {e.data.get('within', '?')}" for e in stood)
         native = tuple(e for e in log.of("stood") if "place" not in e.data and e.file == first.file and _native(e))[:1]
@@ -113,7 +113,7 @@ def _error_of(log: LogFacts, root: Event) -> str:
     return next((d.data["error"] for d in named if "error" in d.data), "")
 
 
-def _ended(first: Event, name: str, nodes: Sequence[str]) -> str:
+def _ended(log: LogFacts, first: Event, name: str, nodes: Sequence[str]) -> str:
     """Who ended how, and what is known of the moment before."""
     text = f"a process ended{_by(first)}, and nothing shows which"
     if nodes:
@@ -122,6 +122,8 @@ def _ended(first: Event, name: str, nodes: Sequence[str]) -> str:
         text = f"{name} ended first{_by(first)}; the others lost their peer"
     elif begun := first.data.get("begun"):
         text += f"; the last that the program said it did was: {begun}"
+    elsewhere = next(iter(caught(log.of("stderr_elsewhere"), "path")), "") if "last" not in first.data else ""
+    text += f"; what it wrote to stderr is in another file: {elsewhere}" if elsewhere else ""
     if "proc" in first.data:  # of the process that had started it, which knows no more
         text += "; it left no word of its own in this log: killed, as for want of host memory, or crashed below Python"
     return text + (f"; its last words were: {first.data['last']}" if "last" in first.data else "")
@@ -164,7 +166,9 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.LIKELY, text, evicted, mend, fault=fault)
     gone = tuple(sorted(log.of("actor_died"), key=lambda e: "class" not in e.data))  # Ray's exception tells more than raylet
     if gone and not log.of("exception", "oom", "cuda"):
-        text = f"{f'the actor {who}' if (who := author(gone)) != 'job' else 'an actor'} of Ray died: its own log says why"
+        who, named = author(gone), {"name", "class"} & gone[0].data.keys()
+        text = f"the actor {who} of Ray died" if named else f"an actor of Ray{f' on {who}' if who != 'job' else ''} died"
+        text += ": its own log says why"
         late = any(before(e, gone[0]) for e in log.above_info("watchdog", "heartbeat"))  # it is how torch ends a process
         said = [w for w in log.of("last_words") if any(w.file == e.file and w.line == e.line - 1 for e in gone)]
         notes = tuple(f"said right before it: {w.text[:200]} ({w.where})" for w in said)

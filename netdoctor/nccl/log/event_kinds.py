@@ -95,6 +95,7 @@ _Surroundings = Literal[
     "rendezvous_closed",
     "straggler",
     "step_ended",
+    "stderr_elsewhere",
     "ucx_no_cuda",
     "dcgm",
     "serving",

@@ -69,6 +69,9 @@ _NO_COUNT: Final = re.compile(
 _NONE: Final = re.compile(
     rb": ignored\.?$|Exception ignored|Error in atexit\."
     rb"|(?:^|[\s/])(?:rm|rmdir|unlink|kill|pkill|umount): "
+    # kubectl, to which a script gave an empty list of names (k8s.io/cli-runtime, resource/builder.go)
+    rb"|\bHYDRA_FULL_ERROR=1 for a complete stack trace"  # Hydra's advice, below what it is about
+    rb"|^error: resource\(s\) were provided, but no name was specified"
     rb"|\bto (?:avoid|prevent|disable)\b"
     # of what has not happened: an advice
     rb"|\b(?:otherwise|if not|or else),? (?:you|it|this|they)(?:'ll| will| may| might| would| could| can)\b"

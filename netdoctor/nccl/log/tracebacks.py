@@ -199,8 +199,8 @@ class Tracebacks:
             return None
         self._cut_off |= _CUT_OFF in line
         if self._lingers and (chain := _CHAIN.search(line)) is not None:
-            before = line[: chain.start()]
-            self._came_of[before] = self._ended.get(before, 0)
+            shared = line[: chain.start()]
+            self._came_of[shared] = self._ended.get(shared, 0)
             self._handling = self._frames if chain[0].startswith(b"During") else set()
         if self._lingers:
             self._linger(line)
