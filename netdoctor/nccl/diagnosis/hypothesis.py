@@ -143,14 +143,14 @@ def ranks_of(events: Iterable[Event]) -> list[int]:
 
 
 def named(ranks: str) -> str:
-    """A list of ranks in few words: ``rank 3``, ``ranks 1-7``, ``ranks 2, 5``."""
+    """A list of ranks in few words: ``rank 3``, ``rank 1-7``, ``rank 2, 5``."""
     numbers = [int(one) for one in ranks.replace(",", " ").split()]
     if len(numbers) < _FEW:
         return f"rank {ranks}"
     first, last = numbers[0], numbers[-1]
     if len(numbers) > _FEW and last - first == len(numbers) - 1:
-        return f"ranks {first}-{last}"
-    return f"ranks {', '.join(map(str, numbers[:_MANY]))}" + (" …" if len(numbers) > _MANY else "")
+        return f"rank {first}-{last}"
+    return f"rank {', '.join(map(str, numbers[:_MANY]))}" + (" …" if len(numbers) > _MANY else "")
 
 
 def everyone(log: LogFacts, events: Iterable[Event]) -> str | None:

@@ -98,8 +98,8 @@ def _of_a_part(log: LogFacts, e: Event) -> bool:
 
 def _started(log: LogFacts) -> int:
     """How many processes there are, by their launcher or by NCCL; 0 where neither says so."""
-    told = [int(s.data["n"]) * max(len(s.nodes), 1) for s in log.of("spawned")]  # each node's launcher of its own
-    return max(told, default=log.nranks or len(log.ranks))
+    told = sum(int(s.data["n"]) for s in log.of("spawned"))  # each node's launcher of its own
+    return told or log.nranks or len(log.ranks)
 
 
 def _as_many_as_a_node_has(log: LogFacts, processes: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.nccl.log.pattern import BEGIN, QUOTE, row
+from netdoctor.nccl.log.pattern import BEGIN, END, QUOTE, row
 
 PATTERNS: Final = (
     # a framework's own word that some ranks have not come to what the others wait in
@@ -21,7 +21,7 @@ PATTERNS: Final = (
         "missing ready over",
     ),
     # Horovod's list, a rank a line
-    row("stalled", "missing ranks:", r"(?<!\[)Missing ranks: *$", follow=17),
+    row("stalled", "missing ranks:", rf"(?<!\[)Missing ranks:{END}", follow=17),
     # torch's blocking wait, and a C++ trace of its watchdog whose head is not in the log
     row(
         "watchdog",

@@ -217,7 +217,7 @@ PATTERNS: Final = (
         r"received unexpected process identifier|cannot find a corresponding process",
     ),
     # how many processes DeepSpeed's launcher starts on a host
-    row("spawned", "num_local_procs", r"\bnum_local_procs=(?P<n>\d{1,5})\b"),
+    row("spawned", "num_local_procs", r"\bnum_local_procs=(?P<n>\d{1,5})\b(?:, node_rank=(?P<node>\d{1,5}))?", "node"),
     # a fault that a program reports and no family knows
     row(
         "trouble",
