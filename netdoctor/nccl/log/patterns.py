@@ -122,7 +122,7 @@ _LISTS: Final[dict[EventKind, tuple[re.Pattern[bytes], re.Pattern[bytes]]]] = {
     # of XLA's coordination service (xla/tsl/distributed_runtime/coordination)
     "barrier": (re.compile(rb"imed out task names:"), re.compile(rb"/task:(\d{1,7})\b")),
     # of Horovod (stall_inspector.cc); horovodrun marks each line
-    "stalled": (re.compile(rb"Missing ranks:\s"), re.compile(rb"(?:^|\s)(\d{1,7}): \[")),
+    "stalled": (re.compile(rb"Missing ranks:\s"), re.compile(rb"(?:^|\s|>:)(\d{1,7}): \[")),
 }
 
 
