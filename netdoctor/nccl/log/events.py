@@ -138,7 +138,7 @@ class EventCollector:
             data["begun"] = begun
         if pattern.kind == "died" and (local := data.get("local_rank")) and (said := self._said.error_of(local)):
             data["error"] = said
-        if pattern.kind == "ended" and (stood := self._said.stood):
+        if pattern.kind == "ended" and b"KeyboardInterrupt" not in msg and (stood := self._said.stood):
             data["stood"] = stood
         event = CollectedEvent(
             pattern.kind,
