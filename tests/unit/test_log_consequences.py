@@ -235,3 +235,12 @@ def test_several_ways_to_fail_are_several_runs() -> None:
 def test_the_file_that_lsf_names_is_passed_on() -> None:
     report = "['t.py'] exits with return code = 1\n\nPS:\n\nRead file <run/t.err> for stderr output of this job.\n"
     assert first(report).message.endswith("what it wrote to stderr is in another file: run/t.err")
+
+
+def test_who_was_not_ready_to_the_end() -> None:
+    polls = "".join(
+        f"node-{n}:80 is {'not ready yet' if n == 2 or turn < 2 else 'ready'}\n" for turn in range(4) for n in range(3)
+    )
+    raised = fell(3, "RuntimeError: not all nodes came up: {} were ready in 60 s")
+    assert "not ready to the end: node-2:80" in first(polls + raised).notes
+    assert not any("not ready" in note for note in first(polls + fell(3, "KeyError: 'x'")).notes)

@@ -11,7 +11,7 @@ from typing import Final
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.cuda_failures import MAP
 from netdoctor.nccl.diagnosis.errnos import refused
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, whose
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, whose
 from netdoctor.nccl.diagnosis.kinds import SIGNS
 from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, of_launcher, order, overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
@@ -83,6 +83,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     told = {id(e): e for e in (unloaded, first, full, last, inner, watcher, again) if e is not None}
     others = _others((*stopped, *own), tuple(told.values()))
     notes = (
+        *(f"not ready to the end: {name}" for name in caught((first,), "awaited")),
         *(f"also raised: {_named(e)}" for e in others[:_MORE]),
         *(
             f"also: {e.text[:200]} ({e.where})"

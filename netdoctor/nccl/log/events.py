@@ -200,6 +200,7 @@ class EventCollector:
                 "cause": str(raised.cause or ""),
                 "quoted": str(raised.quoted or ""),
                 "instead": "instead" if raised.instead else "",
+                "awaited": self._said.awaited.names(raised.number, raised.text),
             }
             event.data |= {name: value for name, value in told.items() if value}
             # What a message says may stand below it: pydantic's errors, load_state_dict's, a compiler's.

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Final
 
 from netdoctor.nccl.log import closing, elsewhere, spoilt, whose
+from netdoctor.nccl.log.awaited import Awaited
 from netdoctor.nccl.log.counts import Counts, is_bar, unfilled
 from netdoctor.nccl.log.levels import Level, level
 from netdoctor.nccl.log.pattern import any_of
@@ -218,6 +219,7 @@ class LastWords:
         self._parts: dict[bytes, tuple[int, bytes]] = {}  # "8 shards" -> the last line that says that some of them were there
         self._hinted = deque[tuple[int, bytes]](maxlen=_MOST)  # the last of them, also behind work
         self._ended = 0  # the line of the last good end
+        self.awaited = Awaited()
         # a launcher's label, the local rank -> the last that it calls an error
         self._errors: dict[tuple[bytes, bytes], tuple[int, bytes]] = {}
         self._usage: dict[bytes, bytes] = {}  # a task's label -> the program whose usage it printed
@@ -229,6 +231,8 @@ class LastWords:
         self._took += closing.took(line)
         if b"sage: " in line and (usage := _USAGE.match(line)) is not None and len(self._usage) < _TASKS:
             self._usage[usage[1] or b""] = usage[2]
+        if b" ready" in line or b" healthy" in line or b" reachable" in line:
+            self.awaited.feed(line, number)
         if (b"ERROR" in line or b" E " in line or b"CRITICAL" in line or b"FATAL" in line) and _COMPLAINS.search(line[:_HEAD]):
             self._complained(line, number)
         self._stops = closing.stops(line)
