@@ -100,11 +100,15 @@ def unopened(log: LogFacts) -> Iterator[Hypothesis]:
         told = said[-1].data
         text = f"EFA device {told['dev']} refused: its driver says: {told['why']}; {events[0].text[:120]}"
         yield Hypothesis(
-            "plugin_mismatch", Confidence.STRONG, text, (*said, *events), _REFUSED, subject=told["dev"], why=_NO_FABRIC
+            "dev_infiniband_missing", Confidence.STRONG, text, (*said, *events), _REFUSED, subject=told["dev"], why=_NO_FABRIC
         )
         return
     text = f"libfabric cannot use a device that it found: {events[0].text[:120]}"
-    yield Hypothesis("plugin_mismatch", Confidence.LIKELY_PLUS, text, events, _REFUSED, why=_NO_FABRIC)
+    if Wording.INVALID_ARGUMENT.within(events[0].text):  # EINVAL: asked for what this device or its library does not know
+        yield Hypothesis("plugin_mismatch", Confidence.LIKELY_PLUS, text, events, _REFUSED, why=_NO_FABRIC)
+        return
+    yield Hypothesis("dev_infiniband_missing", Confidence.LIKELY_PLUS, text, events, _REFUSED, why=_NO_FABRIC)
+    yield Hypothesis("plugin_mismatch", Confidence.OPEN, "or the plugin asks the device for what it has not", events)
 
 
 _NO_FABRIC: Final = "no connection over that device: the ranks fail, or NCCL takes TCP"

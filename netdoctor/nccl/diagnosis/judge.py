@@ -11,6 +11,7 @@ from netdoctor.causes import CAUSES
 from netdoctor.causes.cost import MIGHT, STOPS
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import (
+    final,
     frameworks,
     gpu,
     network,
@@ -25,6 +26,7 @@ from netdoctor.nccl.diagnosis import (
     spoken,
     surroundings,
     termination,
+    told,
     waiting,
     xids,
 )
@@ -50,7 +52,7 @@ RULES: Final[tuple[Rule, ...]] = (
         *ranks.RULES,
         *program.RULES,
     ),
-    *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES),
+    *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES, *told.RULES, *final.RULES),
     *(*settings.RULES, *termination.RULES, *waiting.RULES),
 )
 _LINES: Final = 6  # lines of evidence a finding

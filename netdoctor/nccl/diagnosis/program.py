@@ -47,6 +47,11 @@ _FROM_ZERO = Fix(
     "number the ranks from 0, and give every rank the same number of them", ("echo $RANK $WORLD_SIZE   # on every rank",)
 )
 
+_FITS = Fix(
+    "start as many ranks as the sizes of its parallelism multiply to, or change these",
+    ("tensor x pipeline x context x data parallel = world size",),
+)
+
 
 def memory(log: LogFacts) -> Iterator[Hypothesis]:
     """The GPU's memory is used up: torch's allocator, JAX's, or NCCL's own buffers."""
@@ -132,6 +137,9 @@ def world(log: LogFacts) -> Iterator[Hypothesis]:
         rank, n = beyond[0].data["rank"], beyond[0].data["n"]
         text = f"a process calls itself rank {rank} of {n}: ranks are counted from 0 to {int(n) - 1}"
         yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, beyond, _FROM_ZERO, fault=Fault.RANKS)
+    elif events and all(Wording.DIVIDES.within(e.text) for e in events):
+        text = f"the number of ranks does not fit what the program is told to divide them into: {events[0].text[:160]}"
+        yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, events, _FITS, fault=Fault.RANKS)
     elif events:
         a, b = next(iter(caught(events, "a")), None), next(iter(caught(events, "b")), None)
         text = f"the ranks do not agree how many they are{f' ({a} and {b})' if a and b else ''}"

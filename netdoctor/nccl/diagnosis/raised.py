@@ -327,13 +327,19 @@ _OTHERS: Final = re.compile(r"Xla|Horovod|Lustre|Unavailable|Aborted|Internal|Rp
 _FAILED: Final = tuple(k for k in SIGNS if k not in {"trouble", "raised", "exception"})
 
 
+def _plain(e: Event) -> bool:
+    """A launcher's word of an exit code, as any exception leaves it: not of a signal, nor of a kill from outside."""
+    ended = e.kind in {"elastic", "died"} and "signal" not in e.data and "how" not in e.data
+    return ended and e.data.get("code", "1") in {"1", "2"} and not e.killed_from_outside
+
+
 def _without_traceback(log: LogFacts) -> tuple[Event, str] | None:
     """The line of an exception that stands alone, where a log begins after its frames, or they were left out."""
     stopped = [e for e in sorted(log.of("trouble"), key=order) if "what" in e.data and after(log, e) is After.STOPPED]
     for e in stopped:
         if (said := _MISTAKE.search(e.text)) is not None:
             return e, said[0]
-    if log.above_info(*_FAILED):
+    if any(not _plain(e) for e in log.above_info(*_FAILED)):
         return None
     for e in stopped:
         said = _ANY.search(e.text)

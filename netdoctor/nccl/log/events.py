@@ -28,7 +28,7 @@ _MAX_NODES: Final = 64
 _MAX_RANK: Final = 1 << 20
 _CHAIN: Final = 16  # exceptions that led to each other
 _BELOW: Final = 6  # lines below an exception that may be of its message
-_OF_PARAGRAPHS: Final = frozenset({"elastic", "register", "peer_closed", "node_failed"})
+_OF_PARAGRAPHS: Final = frozenset({"elastic", "register", "peer_closed", "node_failed", "told"})
 _WORDS: Final = re.compile(rb"(?: {1,16}|\t{1,4})[\w'\"\[(<*-]")
 _ANOTHERS: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
 _STATEMENT: Final = re.compile(rb" {4}(?:[\w.]{1,80}(?:, [\w.]{1,80}){0,8} [-+*/|]?= \S|(?:\w{1,80}\.){0,6}\w{1,80}\()")

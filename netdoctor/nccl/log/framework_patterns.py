@@ -65,7 +65,7 @@ PATTERNS: Final = (
         "unstarted",
         "task launch for|application launch failed|execve()|unable to contact slurm controller|back-off restarting failed|failedscheduling|oci runtime|executable file not found|nvidia-container-cli: |could not select device driver|createcontainer|runcontainererror|container start failed|start container|spank: required plugin|not found|open file",
         rf"Task launch for .{{1,60}} failed on node (?P<host>[\w.\-]+): (?P<launch>.{{1,160}})|srun: error: Application launch failed: (?P<launch2>.{{1,160}})|error: execve\(\): (?P<launch3>.{{1,200}})|Unable to contact slurm controller(?P<launch4>)|Back-off restarting failed container (?:(?P<launch5>\S+) in pod (?P<host2>[a-z0-9.\-]+))?|(?P<unplaced>FailedScheduling (?: *pod/(?P<pod>[\w.\-]+))?.{{0,200}}(?:Insufficient|nodes are available))|OCI runtime (?:create|exec) failed(?P<launch6>.{{0,200}})|(?P<launch7>exec:? .{{1,100}}executable file not found)|(?P<launch8>nvidia-container-cli: .{{1,160}})|(?P<launch9>could not select device driver .{{1,100}})|(?:CreateContainer(?:Config)?|RunContainer)Error(?P<launch10>)|(?P<launch11>pyxis: container start failed|pyxis: couldn{QUOTE}t start container|spank: required plugin \S+ \w+\(\) failed.{{0,60}})|(?P<launch12>\b(?:torchrun|python3?|deepspeed|accelerate|mpirun|mpiexec|srun|ray|\w+_perf): (?:command )?not found)|(?P<launch13>python\S*: can{QUOTE}t open file .{{1,200}})",
-        "host pod",
+        "host pod launch",
     ),
     row(
         "died",

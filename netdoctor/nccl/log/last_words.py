@@ -9,7 +9,7 @@ from typing import Final
 from netdoctor.nccl.log import closing, elsewhere, spoilt, whose
 from netdoctor.nccl.log.awaited import Awaited
 from netdoctor.nccl.log.counts import Counts, is_bar, unfilled
-from netdoctor.nccl.log.levels import Level, level
+from netdoctor.nccl.log.levels import Level, level, of_a_starter
 from netdoctor.nccl.log.pattern import any_of
 from netdoctor.nccl.log.times import minutes
 
@@ -25,7 +25,8 @@ _ILL_LETTERS: Final = any_of(
     b"error|fail|abort|killed|fatal|crash|panic|died|traceback|exception|assertion|corrupt|faulty|core dumped|segfault|terminat"
     b"|zero|exit|cudnn_status_|cublas_status_|make".split(b"|")
 )
-_GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d")  # an error by its level: of glog and absl
+# an error by its level: of glog and absl, in TensorFlow's form and in Ray's
+_GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d|\d\d:\d\d:\d\d(?:\.\d{1,9}: [EF]|,\d{3} [EC] \d{1,10}) \S")
 # The same in words that few lines have: it is searched for where one of these is.
 _RARE: Final = any_of(
     b"critical|err!|level=|lvl=|severity=|cp: |mv: |rsync: |tar: |tee: |mkdir: |sig|status=|code|out_of_me|oom|_fail|abnormal"
@@ -146,6 +147,11 @@ _BEGINS: Final = re.compile(
     rb"[A-Z][a-z]{2,30}ing\b(?!\s?[:=])(?!.{0,200}\b(?:finished|done|complete[d]?|succeeded)\b)"
     rb"|\bbegins?\W*$",
 )
+# What is told of the work elsewhere is no part of it.
+_TRACKED: Final = re.compile(
+    rb"^(?:.{0,60}\b)?wandb: |\b(?:logg|report|track|stream)ing (?:[\w\-]{1,20} ){0,3}(?:to|with|via) [\w\-]{1,30}\W*$",
+    re.IGNORECASE,
+)
 # What c10 puts below an exception's own words (c10/util/Exception.cpp): it is of the line before, and says nothing by itself.
 _STACK: Final = re.compile(
     rb"\bException raised from \S{1,100} at \S{1,400}:\d{1,6} \(most recent call first\):|\bframe #\d{1,3}: "
@@ -184,7 +190,7 @@ def _node_of(line: bytes) -> bytes:
 
 def _is_ill(line: bytes) -> bool:
     low = line.lower()
-    if (_ILL_LETTERS.search(low) and _ILL.search(line)) or _GLOG.search(line) or elsewhere.bad(line):
+    if (_ILL_LETTERS.search(low) and _ILL.search(line)) or _GLOG.search(line) or elsewhere.bad(line) or of_a_starter(line):
         return True
     return _RARE.search(low) is not None and _RARELY.search(line) is not None
 
@@ -361,9 +367,10 @@ class LastWords:
     @property
     def counted(self) -> str:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
-        if self.latest in {self._counts.line, self._work} or _BEGUN.search(self.latest) or is_bar(self.latest):
+        begun = _TRACKED.search(self.latest) is None and (_BEGUN.search(self.latest) or _BEGINS.search(self.latest))
+        if self.latest in {self._counts.line, self._work} or begun or is_bar(self.latest):
             return ""
-        if self._hinted or self._lines or _BEGINS.search(self.latest):
+        if self._hinted or self._lines:
             return ""
         if closing.doubtful(self.latest) or any(0 < one != whose.rank(self._work) for one in whose.spoken_of(self.latest)):
             return ""  # a rank beyond the first, of a log that others write, too, speaks for itself

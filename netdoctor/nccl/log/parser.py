@@ -19,7 +19,7 @@ from netdoctor.nccl.log.merge import earlier, merge
 from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE
 from netdoctor.nccl.log.own import OwnReports
 from netdoctor.nccl.log.pattern import Pattern
-from netdoctor.nccl.log.patterns import NOT_RAISED, matching
+from netdoctor.nccl.log.patterns import ASIDE, NOT_RAISED, matching
 from netdoctor.nccl.log.plain import BARE, NOT_PLAIN, plain, tell_facts
 from netdoctor.nccl.log.sieve import Sieve
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
@@ -335,7 +335,7 @@ class Parser:
         if (facts and tell_facts(accumulator, line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
         bare = BARE.search(line) if may_be_bare else None
-        if shape.patterns and benign.text_of_a_program(line):
+        if shape.patterns and benign.says_nothing(line):
             return
         if shape.ends and self._last_words.doubtful(line):
             self._last_words.doubted(line, number)
@@ -370,7 +370,7 @@ class Parser:
         if (begin := self._runs.raised(raised)) > 0:
             self._next_run(begin, amid=True)
         self._runs.fell = True
-        kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
+        kinds = {p.kind for p in matching(raised.text)} - ASIDE
         if "ended" in kinds:
             self._events.interrupted(raised)
         if not kinds & NOT_RAISED and not (raised.printed and benign.of_others(raised.text)):

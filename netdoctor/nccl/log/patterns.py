@@ -15,6 +15,7 @@ from netdoctor.nccl.log import (
     shell_patterns,
     stack_patterns,
     surroundings_patterns,
+    told_patterns,
 )
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.pattern import Pattern, alternatives
@@ -22,7 +23,7 @@ from netdoctor.nccl.log.pattern import Pattern, alternatives
 PATTERNS: Final = (
     *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
     *(*shell_patterns.PATTERNS, *lessened_patterns.PATTERNS),
-    *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS, *locale_patterns.PATTERNS),
+    *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS, *locale_patterns.PATTERNS, *told_patterns.PATTERNS),
 )
 
 
@@ -35,7 +36,9 @@ for _number, _pattern in enumerate(PATTERNS):
         _ROWS.setdefault(_begin, set()).add(_number)
 _NEEDLES: Final = re.compile(b"(?=(" + alternatives(_ROWS) + b"))")  # they may overlap
 # What such a line is, another row may know better; that an exception ended something is said beside it.
-_ALONE: Final = frozenset({"trouble", "raised"})
+_ALONE: Final = frozenset({"trouble", "raised", "fatal"})
+# What says nothing of what failed, also in the words of an exception.
+ASIDE: Final = frozenset({"meant_cpu", "help", *_ALONE})
 # Exceptions that are orders, ends or whole stories themselves.
 NOT_RAISED: Final = frozenset({"trouble", "ended", "finished", "exception"})
 
@@ -44,10 +47,10 @@ def matching(text: bytes) -> tuple[Pattern, ...]:
     """The rows whose pattern is in this line."""
     candidates: set[int] = set().union(*(_ROWS[needle] for needle in _NEEDLES.findall(text.lower())))
     found = tuple(p for p in map(PATTERNS.__getitem__, sorted(candidates)) if p.regex.search(text))
-    known = {p.kind for p in found} - _ALONE
+    known = {p.kind for p in found} - ASIDE
     if not known:
-        return tuple(p for p in found if p.kind == "trouble")
-    drop = _ALONE if known & NOT_RAISED else {"trouble"}
+        return tuple(p for p in found if p.kind != "raised")
+    drop = _ALONE if known & NOT_RAISED else _ALONE - {"raised"}
     return tuple(p for p in found if p.kind not in drop)
 
 
@@ -70,6 +73,7 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "async_event": (rb"(?P<dev>[\w.\-]+:\d+) (?:[Gg]ot|async|GID|unknown)",),
     "gloo_connect": (rb"remote=\[?(?P<remote>[^\],\s]+)", rb"local=\[?(?P<local>[^\],\s]+)"),
     "gloo_address": (rb"[Uu]nable to find (?:address|interface) for:? ?\[?(?P<name>[^\]\s]+)",),
+    "told": (rb"\bComponent: +(?P<component>\S{1,60})",),  # Open MPI
     "peer_closed": (rb"\bPeer host: +(?P<peer>[\w.\-]+)",),  # Open MPI
     "elastic": (
         rb"\btime +: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)",

@@ -119,7 +119,7 @@ PATTERNS: Final = (
     row(
         "no_backend",
         "no backend type associated|have nccl built in|nccl is not available|without nccl",
-        rf"No backend type associated with device type (?P<device>\w+)|Distributed package doesn{APOSTROPHE}t have NCCL\S* built in|(?:torch|PyTorch).{0, 40}(?:compiled|built) without NCCL|NCCL is not available",
+        rf"No backend type associated with device type (?P<device>\w+)|Distributed package doesn{APOSTROPHE}t have NCCL\S* built in|(?:torch|PyTorch).{{0,40}}(?:compiled|built) without NCCL|NCCL is not available",
     ),
     row(
         "generic",
@@ -169,8 +169,8 @@ PATTERNS: Final = (
     # Open MPI (orte/mca/plm/base/help-plm-base.txt), OpenSSH, busybox's nslookup, kubelet
     row(
         "unstarted",
-        "could not resolve hostname|can't resolve|unable to reliably start|placement group|no available node types|crashloopbackoff|imagepull|host key verification|permission denied (|not enough slots|unexpectedadmissionerror|unable to create step|unable to allocate resources",
-        r"ssh: (?P<unresolved>Could not resolve hostname) (?P<host>[\w.\-]+)|nslookup: can't resolve '(?:\(null\)|(?P<host2>[^']{1,253}))'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request(?: \{[^}]{0,200}?'node:(?P<address>[^']{1,253})')?)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available|srun: error: Unable to (?:create step|allocate resources).{0,160})",
+        "could not resolve hostname|can't resolve|unable to reliably start|placement group|no available node types|crashloopbackoff|imagepull|host key verification|permission denied (|not enough slots|unexpectedadmissionerror",
+        r"ssh: (?P<unresolved>Could not resolve hostname) (?P<host>[\w.\-]+)|nslookup: can't resolve '(?:\(null\)|(?P<host2>[^']{1,253}))'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request(?: \{[^}]{0,200}?'node:(?P<address>[^']{1,253})')?)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available)",
         "host unhealthy",
     ),
     row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7, each=True),
@@ -181,8 +181,8 @@ PATTERNS: Final = (
     ),
     row(
         "node_failed",
-        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|marked dead|marked as dead",
-        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding, setting DOWN|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
+        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|containerstatusunknown|marked dead|marked as dead",
+        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding, setting DOWN|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|ContainerStatusUnknown|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
     ),
     # Slurm's src/slurmctld/ping_nodes.c and node_mgr.c: a ping without an answer, which is sent again, and the answer
     row(
@@ -193,14 +193,14 @@ PATTERNS: Final = (
     ),
     row(
         "ended",
-        "return code = -|has been revoked|probe, will be|crashed with exit code|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
-        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|receiving|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)|salloc: Job allocation \d+ has been (?P<why20>revoked)|return code = -(?P<why21>15|2|1)\b",
+        "return code = -|has been revoked|node had condition|probe, will be|crashed with exit code|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
+        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?! DUE TO TASK FAILURE)(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|The node had condition: \[(?P<why21>\w+)|\b(?P<why22>Preempted) by (?:a )?pod\b|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|receiving|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)|salloc: Job allocation \d+ has been (?P<why20>revoked)|return code = -(?P<why23>15|2|1)\b",
         "why",
     ),
     row(
         "finished",
         "worker group|passed|out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|training has |finished training|max_epochs|max_steps|destroy_process_group|has not been destroyed before|training done|training is|training over|exit code 0|completed successfully|saving final|run finished",
-        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|exit code 0\b)",
+        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|(?P<words3>exit code 0\b))",
         "left right whole destroyed words",  # a process, or a part of the work, came to its end: also where another one had died
     ),
     # what ncclras prints, pasted: src/ras/client_support.cc

@@ -39,9 +39,10 @@ _HEADLESS: Final = re.compile(rb'^(?P<mark>.{0,200}?) {2}File "[^"]{1,400}", lin
 _NAMED: Final = ("Error", "Exception")
 # Names that an exception has where others' lines stand between it and its traceback: "GPU: NVIDIA H100" is none.
 _COMMON: Final = (b"Error", b"Exception", b"Interrupt", b"Exit", b"Iteration", b"Expired", b"Timeout")
-# Of a class, by the custom of its name; C's own begin small (socket.gaierror), and Ray puts the cause behind its own.
+# Of a class, by the custom of its name; C modules' begin small (socket.gaierror), and Ray puts the cause behind its own.
 _RAISED: Final = re.compile(
-    rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}|(?:\w{1,60}\.){1,10}\w{0,40}(?:error|timeout))"
+    rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}"
+    rb"|(?:\w{1,60}\.){1,10}\w{0,40}(?:[Ee]rror|[Tt]imeout|Exception))"
     rb"(?P<of>\(\w{1,80}\))?(?:: ?.*)?$"
 )
 # Two processes write one file at once: each piece of the line stands there twice.
