@@ -43,6 +43,8 @@ def test_a_log_that_ends_with_an_error_is_no_open_question(error: str) -> None:
     assert first.status is Status.FAIL and error[-20:] in first.message
     assert Status.FAIL not in {f.status for f in findings(f"job 8 starts\n{error}\n{WORK}{DONE}")}
     assert Status.FAIL not in {f.status for f in findings(f"{error}: retrying\n")}
+    served = findings(f"INFO:     Application startup complete.\n{error}\n")
+    assert Status.FAIL not in {f.status for f in served}
     still = findings(f"job 8 starts\n{error}\n", written=True)
     assert Status.FAIL not in {f.status for f in still}
 
@@ -59,6 +61,19 @@ def test_a_log_that_ends_with_an_error_is_no_open_question(error: str) -> None:
 def test_what_was_complained_of_is_told_with_the_exit(error: str, death: str) -> None:
     first = findings(f"job 8 starts\n{error}\n{death}")[0]
     assert first.cause == "rank_died" and error[-16:] in first.message
+
+
+def test_an_exit_code_in_pythons_words_is_no_complaint() -> None:
+    first = findings(f"loss is NaN, training failed at 412\nSystemExit: 1\n{SRUN}")[0]
+    assert "loss is NaN" in first.message
+
+
+def test_what_a_rank_says_of_its_peer_is_told_with_its_exit() -> None:
+    trace = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/w/t.py", line 3, in <module>\n[rank3]:     main()\n'
+    said = "[rank3]: torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0\n"
+    root = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-10-03_08:20:11\n  host      : n2\n"
+    root += "  rank      : 3 (local_rank: 3)\n  exitcode  : 1 (pid: 4321)\n"
+    assert "wait timeout after" in findings(trace + said + ELASTIC + root)[0].message
 
 
 def test_the_help_text_of_mpi_is_told_and_not_its_summary() -> None:
@@ -131,6 +146,11 @@ def test_an_xid_of_another_program_is_no_fault_of_the_job() -> None:
 def test_what_ucx_tries_in_turn_is_no_fault() -> None:
     tried = "[1727.1] [n2:8:0]  ib_md.c:287 UCX  DIAG  ibv_reg_mr(address=0x7f) failed: Bad address\n"
     assert Status.FAIL not in {f.status for f in findings(tried + WORK + DONE)}
+
+
+def test_a_buffer_that_was_registered_otherwise_is_no_fault() -> None:
+    error = "[2026-10-03 08:12:44,123] ERROR nixl_registry:212: Failed to register memory of type VRAM\n"
+    assert Status.FAIL not in {f.status for f in findings(error + WORK + DONE)}
 
 
 def test_ranks_that_do_not_divide_are_told_as_such() -> None:

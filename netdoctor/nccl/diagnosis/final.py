@@ -8,7 +8,7 @@ from typing import Final
 
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
 from netdoctor.nccl.diagnosis.outcome import Ending, outcome
-from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, order
+from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, of_launcher, order
 from netdoctor.nccl.log import levels
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -48,7 +48,13 @@ def complaint(log: LogFacts, ended: Event) -> Event | None:
     if (helped := next((e for e in said if e.kind == "help"), None)) is not None:
         return helped
     failed = [e for e in said if levels.failed(e.text.encode())]
-    return next(reversed(failed or said), None)
+    return next(reversed(failed or said), None) or _of_its_peer(log, ended, rank)
+
+
+def _of_its_peer(log: LogFacts, ended: Event, rank: int | None) -> Event | None:
+    """An exception with which that rank says that another one, or a connection, is gone: no cause, and all that it says."""
+    own = (e for e in log.of("exception", "raised") if e.file == ended.file and 0 < ended.line - e.line <= _NEAR)
+    return next((e for e in own if rank is not None and e.rank == rank and echoing(e) and not of_launcher(e)), None)
 
 
 def words(e: Event) -> str:
@@ -62,6 +68,8 @@ def words(e: Event) -> str:
 def ends_in_error(log: LogFacts) -> Iterator[Hypothesis]:
     """A log that ends with an error, by its level, and that nobody writes any more."""
     if log.written is not False or outcome(log).ending in {Ending.FINISHED, Ending.ENDED} or len(log.files) != 1:
+        return
+    if log.of("serving"):  # what a server says last may be of one request
         return
     said = [
         e

@@ -89,6 +89,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "store_get": Kind(_E),
     "gloo_timeout": Kind(_E, _W),
     "ofi_request": Kind(_E),
+    "ofi_register": Kind(_N, _A),  # tried with another kind of memory, or without
     "unresolved": Kind(_O, _A, "a host's name did not resolve", ends_process=True),
     "service": Kind(_N, _A, ends_process=True),
     "storage": Kind(_O, _W, ends_process=True, by_itself=True),

@@ -170,6 +170,7 @@ _LAUNCHERS: Final = re.compile(
     rb"launch\.py:\d|elastic|closing signal|Killing subprocess|Logging error|Traceback|KeyboardInterrupt"
     rb"|\b(?:srun|slurmstepd|torchrun|mpirun)\b"
 )
+_LEAVES: Final = re.compile(rb"\bSystemExit: \d{1,3}\s*$")  # what it says is the exit code
 _TASKS: Final = 4096
 # What a rank calls an error itself, and the warning above it that such a line may sum up; NeMo has letters (nemo/utils).
 _COMPLAINS: Final = re.compile(rb"(?:^|[\s\[\]|(>:\-])(?:ERROR|CRITICAL|FATAL)\b|\[NeMo E \d")
@@ -177,7 +178,6 @@ _WARNS: Final = re.compile(rb"(?:^|[\s\[\]|(>:\-])WARN(?:ING)?\b|\[NeMo W \d")
 _LOCAL: Final = re.compile(rb"\[default(\d{1,5})\]:")
 _LATELY: Final = 200  # lines
 _HEAD: Final = 200  # bytes
-_SAID: Final = 400
 _SOME: Final = 3  # lines: one or two may be of the last step
 _LABEL: Final = re.compile(rb" {0,8}(\d{1,7}): ")  # srun --label
 _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})")  # getopt's custom, and argparse's
@@ -252,8 +252,8 @@ class LastWords:
         if mark is None or _LAUNCHERS.search(line) or len(self._errors) >= _TASKS:
             return
         warned = mark[0] in self.before[:_HEAD] and _WARNS.search(self.before[:_HEAD])
-        above = b" (right above it: " + self.before.strip()[:_SAID] + b")" if warned else b""
-        self._errors[_node_of(line), mark[1]] = number, line.strip()[:_SAID] + above
+        above = b" (right above it: " + self.before.strip()[: 2 * _HEAD] + b")" if warned else b""
+        self._errors[_node_of(line), mark[1]] = number, line.strip()[: 2 * _HEAD] + above
 
     def error_of(self, local_rank: str) -> str:
         """What a rank of the node whose launcher speaks called an error last, not long ago."""
@@ -282,6 +282,7 @@ class LastWords:
         """What a task complained of last before its launcher says that it ended: behind its own label, or where no line has a
         label, in the line right above.  A usage says whose complaint it is, which may be a tool's that starts the program."""
         before = [line for _, line in self._tail][-2::-1]
+        before = [line for line in before if not _LEAVES.search(line)]
         own = [line for line in before if (found := _LABEL.match(line)) is not None and found[1] == task]
         labelled = own or any(map(_LABEL.match, before))
         said = next((line for line in (own if labelled else before[:1]) if line.strip()), b"")
