@@ -40,7 +40,7 @@ _RANK_FAILED: Final = b"failed (exitcode"
 _APART: Final = 60  # seconds between two starts: ranks of one job call wandb.init at once
 _OPENINGS: Final = 20  # lines at the begin of a file, of which the first with a time and some words is its opening
 _SEVERAL: Final = 3  # exceptions that ended a program, and that are more than the ranks of one job differ in
-_MOST: Final = 256  # runs, and exceptions of a program
+_MOST: Final = 1024  # runs, and exceptions of a program
 _UNCOMPILED: Final = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _WORDS: Final = re.compile(rb"[^\d]{24,200}")
 
