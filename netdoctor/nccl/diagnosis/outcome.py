@@ -107,7 +107,7 @@ _OF_A_NODE: Final = frozenset({8, 16})  # 4 may be half of them
 
 def _as_many_as_a_node_has(log: LogFacts, processes: int) -> bool:
     """Whether a launcher whose start is not in the log has told of all its processes: it tells of each, and ends without a
-    further word (DeepSpeed's launcher/launch.py).  One that is missing leaves no such number."""
+    further word (DeepSpeed's launch.py of its launcher).  One that is missing leaves no such number."""
     return processes in _OF_A_NODE and max((rank for _, rank in log.work), default=-1) < processes
 
 
