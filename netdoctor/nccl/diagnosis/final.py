@@ -8,7 +8,7 @@ from typing import Final
 
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis
 from netdoctor.nccl.diagnosis.outcome import Ending, outcome
-from netdoctor.nccl.diagnosis.went_on import After, after, echoing, of_launcher, order
+from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, of_launcher, order
 from netdoctor.nccl.log import levels
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -21,6 +21,16 @@ _HELP: Final = re.compile(
     r"(?:[A-Z\"]\S*)(?: \S+){5,})"
 )
 _FIRST: Final = "that line; what the same program says where NCCL_DEBUG=INFO, or its own option for more words, is set"
+
+
+_LOCAL_RANK: Final = re.compile(r"\brank +: \d+ \(local_rank: (\d+)\)")
+
+
+def error_of(log: LogFacts, root: Event) -> str:
+    """What the rank that torchrun names had logged before, by its agent's word of it above."""
+    local = _LOCAL_RANK.search(root.text)
+    named = (d for d in log.of("died") if local and d.data.get("local_rank") == local[1] and before(d, root))
+    return next((d.data["error"] for d in named if "error" in d.data), "")
 
 
 def complaint(log: LogFacts, ended: Event) -> Event | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, named
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import failed_by_itself
 from netdoctor.nccl.diagnosis.went_on import overcome
@@ -25,7 +25,7 @@ def stalled(log: LogFacts) -> Iterator[Hypothesis]:
     if not events:
         return
     missing, ready, what = (next(iter(caught(events, name)), "") for name in ("missing", "ready", "what"))
-    who = f"rank {missing}" if missing else None
+    who = named(missing) if missing else None
     text = f"{who or 'a rank'} did not come to {what or 'what the others wait in'}"
     if ready and not missing:
         text = f"ranks {ready} wait for the others, which did not come"

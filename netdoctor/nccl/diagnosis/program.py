@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
 from netdoctor.nccl.diagnosis.raised import NEWER, READ, before_a_wait, exceptions, tests
@@ -151,9 +152,8 @@ def world(log: LogFacts) -> Iterator[Hypothesis]:
             "build nccl-tests with MPI, or start one process for the GPUs of one node",
             ("make MPI=1 MPI_HOME=…", "all_reduce_perf -g 8"),
         )
-        yield Hypothesis(
-            "other", Confidence.STRONG, text, shown=("# Rank  0 … in several headers",), fix=fix, fault=Fault.NO_LAUNCHER
-        )
+        shown, why = ("# Rank  0 … in several headers",), "nothing between GPUs was measured"
+        yield Hypothesis("other", Confidence.STRONG, text, shown=shown, fix=fix, fault=Fault.NO_LAUNCHER, loss=STOPS, why=why)
         yield Hypothesis("duplicate_gpu", Confidence.OPEN_MINUS, "they share the GPUs", shown=("# Rank  0",), fix=fix)
 
 

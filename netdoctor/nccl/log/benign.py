@@ -117,8 +117,9 @@ def benign(message: bytes) -> bool:
 
 
 def of_others(line: bytes) -> bool:
-    """Whether a line without NCCL's tag is of a library that has nothing to do with the ranks' connections."""
-    return _OTHERS.search(line) is not None and _OTHERS.search(_FOLDERS.sub(b"", line)) is not None
+    """Whether a line without NCCL's tag is of a library that has nothing to do with the ranks' connections: not a launcher's,
+    where an option names one."""
+    return _OTHERS.search(line) is not None and _OTHERS.search(_OPTION.sub(b"", _FOLDERS.sub(b"", line))) is not None
 
 
 def figure(line: bytes) -> bool:

@@ -95,6 +95,8 @@ _Surroundings = Literal[
     "nvml",
     "rendezvous_closed",
     "straggler",
+    "step_ended",
+    "stderr_elsewhere",
     "ucx_no_cuda",
     "dcgm",
     "serving",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.nccl.log.pattern import BEGIN, QUOTE, row
+from netdoctor.nccl.log.pattern import BEGIN, END, QUOTE, row
 
 PATTERNS: Final = (
     # a framework's own word that some ranks have not come to what the others wait in
@@ -20,6 +20,8 @@ PATTERNS: Final = (
         r"RPC call to (?P<what3>\w{1,60}) timed out|\[missing ranks: ?(?P<missing>\d[\d, ]*)\]|\[ready ranks: ?(?P<ready>\d[\d, ]*)\]|submitted to be reduced, gathered or broadcasted by subset of ranks|(?P<over>Thread is unstuck)|waiting for `(?P<what>[^`]{1,80})[^`]*` for \d+ seconds and may be stuck|Expected \d+ threads to join the rendezvous|Termination timeout for `(?P<what2>[^`]{1,80})",
         "missing ready over",
     ),
+    # Horovod's list, a rank a line
+    row("stalled", "missing ranks:", rf"(?<!\[)Missing ranks:{END}", follow=17),
     # torch's blocking wait, and a C++ trace of its watchdog whose head is not in the log
     row(
         "watchdog",

@@ -111,10 +111,7 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
         rb"amdhsa--(?P<sm>gfx\w+(?::[\w+\-]+?)*) - \[Not Found\]",
         rb"amdgcn-amd-amdhsa--(?P<built>gfx\w+(?::[\w+\-]+?)*) - \[code object",
     ),
-    "barrier": (
-        rb"(?<!first task at the barrier: /job:jax_worker/replica:0/)\btask:(?P<missing>\d+)\b(?!\.)",
-        rb"reached the barrier: (?P<came>\d+)/(?P<n>\d+)",
-    ),  # of JAX: a task a line
+    "barrier": (rb"reached the barrier: (?P<came>\d+)/(?P<n>\d+)",),
     "rdma_error": (rb"\b0{8} 0000[0-9a-f]{2}(?P<synd2>(?!00)[0-9a-f]{2}) [0-9a-f]{8} [0-9a-f]{8}\b",),
     "stalled": (rb"\[missing ranks: ?(?P<missing>\d[\d, ]*)\]", rb"\[ready ranks: ?(?P<ready>\d[\d, ]*)\]"),
     "coordinator": (rb"ipv[46]:(?:%5B|\[)?(?P<peer>[\w.:]+?)(?:%5D|\])?: ", rb"GCS (?:at|address:?) (?P<peer2>[\w.:\-]*\w)"),
@@ -124,6 +121,22 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     ),  # c10d/socket.cpp
 }
 _COMPILED: Final = {kind: tuple(re.compile(r) for r in regexes) for kind, regexes in _DETAILS.items()}
+# Lists of which every member counts, a line each: the words that they stand behind, and a member.
+_LISTS: Final[dict[EventKind, tuple[re.Pattern[bytes], re.Pattern[bytes]]]] = {
+    # of XLA's coordination service (xla/tsl/distributed_runtime/coordination)
+    "barrier": (re.compile(rb"imed out task names:"), re.compile(rb"/task:(\d{1,7})\b")),
+    # of Horovod (stall_inspector.cc); horovodrun marks each line
+    "stalled": (re.compile(rb"Missing ranks:\s"), re.compile(rb"(?:^|\s|>:)(\d{1,7}): \[")),
+}
+
+
+def listed(kind: EventKind, text: bytes) -> dict[str, str]:
+    """The ranks that a message lists as missing, so far."""
+    begin, member = _LISTS.get(kind, (None, None))
+    if begin is None or member is None or (found := begin.search(text)) is None:
+        return {}
+    ranks = sorted({int(one) for one in member.findall(text[found.end() - 1 :])})
+    return {"missing": ", ".join(map(str, ranks))[:600]} if ranks else {}
 
 
 def details(kind: EventKind, text: bytes, match: re.Match[bytes] | None) -> dict[str, str]:

@@ -95,6 +95,10 @@ PATTERNS: Final = (
         r"Signal (?!(?:2|15) )(?P<signal>\d+) \(SIG\w+\) received by PID|(?P<how>Segfault) encountered",
         "signal how",
     ),
+    # LSF's report (bsub -e)
+    row("stderr_elsewhere", "read file <", r"Read file <(?P<path>[^>]{1,400})> for stderr output of this job"),
+    # srun ends a step (src/srun/libsrun/launch.c)
+    row("step_ended", "job step|stepid=", r"srun: (?:\S{1,80}: ){0,3}(?:Terminating (?:job step |StepId=)\d|Job step aborted)"),
     row("unstarted", "unable to confirm allocation", r"Unable to confirm allocation for job \d+: (?P<launch>.{1,100})"),
     # a server that is up
     row(

@@ -91,6 +91,11 @@ class Wording(Enum):
     NO_GPU_HERE = "no cuda gpus are available|no gpus found"
     OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
     # vLLM's front, and Gloo: what a pair of processes says is of the other one
+    # of whoever started a process, and looks now and then whether it is there
+    WATCHES = (
+        r"\bprocess(?:es)?\b.{0,40}\b(?:exit(?:ed|s)?|terminated|died|ended|failed|crashed)\b.{0,12}\b(?:return|exit|with|status)"
+        r"? ?(?:code|status)\b.{0,4}-?[1-9]"
+    )
     CAUSE_ELSEWHERE = (
         # an exception about a child that is gone: Hugging Face's datasets, concurrent.futures, torch's DataLoader and joblib
         r"\b(?:(?:sub)?process\w*|workers?)\b.{0,80}\b(?:(?:abruptly|unexpectedly) (?:died|terminated|exited)"
