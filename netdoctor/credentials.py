@@ -7,6 +7,8 @@ makers' own pages; lengths are lower than theirs, for a line that was cut holds 
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -66,7 +68,33 @@ def _word(found: re.Match[str]) -> str:
 
 def _beside(found: re.Match[str]) -> str:
     value = found[3].strip("\"'")
-    return found[0] if not value or _PLAIN.fullmatch(value) else f"{found[1]}{found[2]}{GONE}"
+    told = not value or _PLAIN.fullmatch(value) or _said_of_a_file(found)
+    return found[0] if told else f"{found[1]}{found[2]}{GONE}"
+
+
+# With these a sentence about a file goes on; behind each of them comes another word.
+_GOES_ON: Final = re.compile(
+    r"(?:an?|the|this|it|its|that|there|is|are|was|has|holds|does|did|can|cannot|could|not|no|nothing|none|neither|only|more|less"
+    r"|larger|of|in|on|by|written|what|which|whose)(?: \S|n't )"
+)
+
+
+@cache
+def _strerrors() -> tuple[str, ...]:
+    """What the system says of a file; one word could be somebody's password."""
+    return tuple(text for text in map(os.strerror, errno.errorcode) if " " in text)
+
+
+def _said_of_a_file(found: re.Match[str]) -> bool:
+    """``/run/token: Permission denied``: the name is a file's, and what follows the colon is said of it."""
+    before, rest = found.string[: found.end(1)], found.string[found.start(3) :]
+    if found[2].lstrip("\"'") != ": ":
+        return False
+    return rest.startswith(_strerrors()) or bool(_PATH.search(before[-_LONGEST_PATH:]) and _GOES_ON.match(rest))
+
+
+_LONGEST_PATH: Final = 4096
+_PATH: Final = re.compile(r"(?:^|[\s'\"(=])\.{0,2}/[^\s'\"=:]*\Z")
 
 
 def _rule(pattern: str, replacement: str | Callable[[re.Match[str]], str] = GONE) -> _Pair:

@@ -22,6 +22,7 @@ _VALUE: Final = re.compile(r"(=\")(?!data:)([^\"]*)(?=\")")
 def run(options: Options, path: str, output: str | None) -> int:
     """0, or 1 and 2 with a line that says what is wrong."""
     try:
+        setup.filled(path)
         text = _read(path)
     except setup.UsageError as error:
         return deliver.refuse(error, options)

@@ -48,7 +48,7 @@ def check(options: Options, command: Command = Command.PREFLIGHT) -> None:
         if name not in known:
             suffixes = ", ".join(suffix for one in known for suffix in formats.FORMATS[one].suffixes)
             where = f"{options.said('output')}: {options.output}"
-            raise UsageError(f"{where}: no format of this command has {name}; there are {suffixes}")
+            raise UsageError(f"{where}: this command writes no {name}; it writes {suffixes}")
         if reason := formats.lacking(name):
             raise UsageError(reason)
 

@@ -15,6 +15,7 @@ def run(options: Options, file: str) -> int:
     """The exit code of the report that is printed."""
     try:
         deliver.check(options)
+        setup.filled(file)
         snapshot = loads(given.text(file))
         config = setup.configuration(options, recorded=snapshot.policy)
     except setup.UsageError as error:

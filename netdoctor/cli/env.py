@@ -30,6 +30,7 @@ def run(options: Options, files: Sequence[str] = (), version: str | None = None)
 
     try:
         deliver.check(options, Command.ENV)
+        setup.named(file="" if "" in files else None)
         config = setup.configuration(options, Command.ENV)
         nccl = parsed_version(version)
         if files:

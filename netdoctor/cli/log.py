@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,9 @@ _BINARY: Final = (
     (b"%PDF-", "PDF"),
     (b"SQLite format 3\0", "SQLite, as nsys writes it"),
 )
+_BEGIN: Final = 4096
+_TELLING: Final = 256  # bytes
+_CONTROLS: Final = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")  # without those of terminals
 _MAX_FILES: Final = 65536
 _MAX_DEPTH: Final = 32
 
@@ -47,6 +51,7 @@ def run(options: Options, paths: Sequence[str]) -> int:
         deliver.foretell(options.output)
         if not paths:
             raise setup.UsageError("give a file, a directory, or - for stdin")
+        setup.filled(*paths)
         cut: list[str] = []
         facts, stop = read(paths, cut)
     except setup.UsageError as error:
@@ -133,7 +138,7 @@ def _no_log(path: str) -> str | None:
 
     if not os.path.isfile(path):
         return None
-    first = given.start(path, 64)
+    first = given.start(path, _BEGIN)
     if first.lstrip().startswith(b"{"):  # of ours it quotes logs
         try:
             return documents.ours(given.text(path, errors="replace"))
@@ -141,7 +146,14 @@ def _no_log(path: str) -> str | None:
             return None
     if first.startswith(b"#!") and path.endswith(_SCRIPTS):  # a log may begin with its script, but has no such name
         return f"a job script: `netdoctor env --file {shlex.quote(path)}` judges its variables"
-    return next((f"a binary file ({what})" for magic, what in _BINARY if first.startswith(magic)), None)
+    known = next((f"a binary file ({what})" for magic, what in _BINARY if first.startswith(magic)), None)
+    return known or ("a binary file" if first[:2] not in _UTF16 and not unpack.packed(first) and _binary(first) else None)
+
+
+def _binary(first: bytes) -> bool:
+    """A byte in twenty is a control character that no text has: of bytes drawn at random, it is one in ten."""
+    said = first.replace(b"\0", b"")
+    return len(said) >= _TELLING and 20 * len(_CONTROLS.findall(said)) > len(said)
 
 
 def _written(paths: Sequence[str]) -> bool:
@@ -181,30 +193,42 @@ def _to_write(pid: str, fd: str, files: set[tuple[int, int]]) -> bool:
 
 
 def _expand(paths: Sequence[str]) -> Iterator[str]:
-    """Directories become the regular files in them, in order of name; hidden ones are left out."""
+    """Directories become the regular files in them, in order of name; hidden ones, and a link to one that was seen, are left out."""
     import os
 
     count = 0
+    seen: set[tuple[int, int]] = set()
     for path in paths:
         if path == "-" or not os.path.isdir(path):
             yield path
             continue
         for folder, folders, names in os.walk(path, onerror=_refused, followlinks=True):
+            if (place := _place(folder)) in seen:
+                folders[:] = []
+                continue
+            seen |= {place}
             folders[:] = sorted(f for f in folders if not f.startswith("."))
             if folder.count(os.sep) - path.count(os.sep) > _MAX_DEPTH:
-                raise OSError(0, f"{folder}: folders more than {_MAX_DEPTH} deep, or a link that leads back")
+                raise setup.UsageError(f"{folder}: folders more than {_MAX_DEPTH} deep")
             for name in sorted(names):
                 whole = os.path.join(folder, name)
                 if not name.startswith(".") and os.path.isfile(whole):
                     if count == _MAX_FILES:
-                        raise OSError(0, f"more than {_MAX_FILES:,} files: name those that matter")
+                        raise setup.UsageError(f"{path}: more than {_MAX_FILES:,} files: name those that matter")
                     count += 1
                     yield whole
 
 
 def _refused(error: OSError) -> None:
     """What could not be listed may hold the rank that failed."""
-    raise OSError(error.errno, f"{error.filename}: {error.strerror}")
+    raise setup.UsageError(f"{error.filename}: {error.strerror}")
+
+
+def _place(folder: str) -> tuple[int, int]:
+    import os
+
+    found = os.stat(folder)
+    return found.st_dev, found.st_ino
 
 
 def _blocks(path: str) -> Iterator[bytes | None]:

@@ -76,6 +76,12 @@ def named(**files: str | None) -> None:
             raise UsageError(f"--{option.replace('_', '-')}: it names no file")
 
 
+def filled(*paths: str) -> None:
+    """The same of what is given without an option.  Raises UsageError."""
+    if "" in paths:
+        raise UsageError("FILE: an empty name names no file")
+
+
 def _no_interpreter(path: str) -> str:
     """Why that is none: a folder is an environment's perhaps, whose interpreter is in its bin."""
     try:

@@ -74,7 +74,8 @@ class Redactor:
         return _deep(answer)
 
     def value(self, name: str, value: str) -> str:
-        """The value of a variable as it may be shown."""
+        """The value of a variable as it may be shown; blanks around a name, a slip of nccl.conf, make it no other."""
+        name = name.strip()
         known = table.exact(name) or self._accepts(name)
         if secret_name(name) or (known is None and not _LITTLE.fullmatch(value)):
             return value and GONE

@@ -84,6 +84,11 @@ _WAYS: Final = (
 LONGEST: Final = 10  # bytes of the longest of these beginnings
 
 
+def packed(first: bytes) -> bool:
+    """Whether a stream that begins so is to be unpacked."""
+    return any(one.begins.match(first) for one in _WAYS)
+
+
 def at_least(first: bytes, read: Callable[[], bytes]) -> bytes:
     """Enough to tell by: a pipe may bring it byte by byte."""
     while 0 < len(first) < LONGEST and (more := read()):

@@ -170,7 +170,7 @@ _RUN_BY: Final = {"ansible-playbook": FileKind.YAML}
 
 
 def _interpreter(text: str) -> str:
-    """The program that the first line says to run a script with (execve(2)), without its folder; env(1) takes options before."""
+    """The program that the first line names to run a script (execve(2)), without its folder; env(1) takes options before."""
     first = text.split("\n", 1)[0]
     words = first[2:].split() if first.startswith("#!") else []
     while words and (words[0].rpartition("/")[2] in ("env", "busybox") or words[0].startswith("-") or "=" in words[0]):

@@ -227,7 +227,40 @@ def test_a_link_to_a_folder_is_followed(tmp_path: pathlib.Path, capsysbinary: py
     (logs / "sub").symlink_to(elsewhere)
     assert run([str(logs)]) == 3
     (logs / "back").symlink_to(logs)
-    assert run([str(logs)]) == 2
+    assert run([str(logs)]) == 3
+
+
+def test_a_folder_is_read_once_whatever_links_lead_to_it(
+    tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rank0.log").write_text(CAME_UP + BAD)
+    (tmp_path / "latest").symlink_to(".")
+    (tmp_path / "zlast").symlink_to("run")
+    assert run([str(tmp_path)], "json") == 3
+    assert len(json.loads(shown(capsysbinary))["log"]["files"]) == 1
+
+
+def test_what_may_not_be_listed_is_named_itself(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.log").write_text(BAD)
+    (tmp_path / "closed").mkdir()
+    whole = os.scandir
+
+    def scandir(folder: Any) -> Any:
+        if os.fspath(folder).endswith("closed"):
+            raise PermissionError(13, "Permission denied", os.fspath(folder))
+        return whole(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert run([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith(f"netdoctor: {tmp_path}/closed: Permission denied\n")
+
+
+def test_an_empty_name_names_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([""]) == 2
+    assert "an empty name names no file" in capsys.readouterr().err
 
 
 def test_the_first_that_failed_is_told_from_its_victims() -> None:

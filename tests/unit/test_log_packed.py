@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import lzma
 import pathlib
+import random
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -124,3 +125,27 @@ def test_a_log_that_begins_oddly_is_read(content: bytes, tmp_path: pathlib.Path)
     """Cut short while it was written, or behind the script that it is of."""
     (tmp_path / "job.out").write_bytes(content)
     assert log.run(Options(), [str(tmp_path / "job.out")]) == 3
+
+
+@pytest.mark.parametrize("name", ["x.log", "x.bin"])
+def test_a_binary_of_no_known_kind_is_told_as_one(
+    name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = random.Random(1)
+    (tmp_path / name).write_bytes(b"\xfe" + drawn.randbytes(5000))
+    assert log.run(Options(), [str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err.endswith(f"{name}: a binary file; it is no log\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Шаг 7: потеря 2.1\n" * 90,
+        "\x1b[1;32mINFO\x1b[0m step 7\b\b\r 8\a\n" * 90,
+        "ステップ 7\n" * 90,
+    ],
+)
+@pytest.mark.parametrize("coding", ["utf-8", "utf-16", "shift_jis", "cp1251"])
+def test_a_text_of_any_coding_is_no_binary(text: str, coding: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.log").write_bytes(text.encode(coding, "ignore"))
+    assert log.run(Options(), [str(tmp_path / "x.log")]) == 4

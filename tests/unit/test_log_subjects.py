@@ -197,3 +197,37 @@ def test_the_only_device_of_a_rank_that_got_no_answer_is_named() -> None:
 def test_of_two_devices_of_a_rank_none_is_named() -> None:
     found = next(f for f in diagnose(parse_text(TWO_PORTS.format("RoCE", 0))) if f.status is Status.FAIL)
     assert "over mlx5" not in found.message and not found.notes
+
+
+_DEAD = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/job/train.py", line 15, in main
+[rank1]:     raise RuntimeError(f"loss is NaN at step {step}")
+[rank1]: RuntimeError: loss is NaN at step 7
+"""
+_LEFT = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/job/train.py", line 12, in main
+[rank0]:     dist.all_reduce(t)
+[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:31234
+"""
+_AGENT = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-28_06:00:01
+  host      : node1
+  rank      : {0} (local_rank: {0})
+  exitcode  : 1 (pid: 130)
+  error_file: <N/A>
+============================================================
+"""
+
+
+@pytest.mark.parametrize("named", [0, 1])
+@pytest.mark.parametrize("ranks", [_DEAD + _LEFT, _LEFT + _DEAD])
+def test_the_line_of_the_rank_that_raised_is_the_evidence(ranks: str, named: int) -> None:
+    finding = next(f for f in diagnose(parse_text(ranks + _AGENT.format(named))) if f.status is Status.FAIL)
+    assert (finding.subject, finding.evidence["rank"]) == ("rank 1", 1)
+    assert "loss is NaN at step 7" in finding.message
+    assert any("RuntimeError: loss is NaN at step 7" in line for line in finding.evidence["lines"])

@@ -30,8 +30,8 @@ MEANT = [
     (["log", "-f", "htm", "x"], "did you mean html?"),
 ]
 REFUSED = [
-    (["--brief", "-o", "r.csv"], "no format of this command has .csv"),
-    (["-f", "json", "-o", "r.csv"], "no format of this command has .csv"),
+    (["--brief", "-o", "r.csv"], "this command writes no .csv; it writes"),
+    (["-f", "json", "-o", "r.csv"], "this command writes no .csv; it writes"),
     (["--brief", "--format", "xml"], "must be one of text"),
     (["--brief", "--format", "json"], "--brief and --format json"),
     (["--only", ""], "--only: it names no check"),

@@ -44,10 +44,42 @@ def test_scrub(text: str) -> None:
         "https://docs.nvidia.com/deeplearning/nccl",
         "0 keys in key table 7",
         "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
+        # what is said of a file, whose name is no credential's
+        "netdoctor: /root/token: Permission denied",
+        "token: No such file or directory",
+        "-o /nope/token: cannot be written",
+        "'/run/secret': Is a directory",
+        "netdoctor: /etc/passwd: not JSON",
+        "./api_token.d: it is no folder",
     ],
 )
 def test_ordinary_text_stays(text: str) -> None:
     assert scrub(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"/run/token: {SECRET}",
+        f"secret/db/password: {SECRET} rotated",
+        "/run/token: isabel said so",
+        "/run/token:cannot be",
+        "/run/token=cannot be",
+        "password: not telling",
+        "https://h/token: the wizard",
+        "/run/token: no",
+        "/run/password: Success",
+        f'/run/token: "not {SECRET}"',
+    ],
+)
+def test_a_value_behind_the_name_of_a_file_goes(text: str) -> None:
+    assert SECRET not in scrub(text) and (scrub(text) != text or text.endswith(": no"))
+    assert scrub(scrub(text)) == scrub(text)
+
+
+def test_blanks_around_a_name_make_no_secret_of_its_value() -> None:
+    assert Redactor(accepts).value("NCCL_DEBUG ", " INFO") == " INFO"
+    assert Redactor(accepts).value(" NCCL_AUTH_TOKEN ", SECRET) == GONE
 
 
 def test_the_environment_is_kept_by_allow_list() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -179,7 +180,7 @@ def _finding(hypothesis: Hypothesis, top: Hypothesis, log: LogFacts) -> Finding:
         "confidence": hypothesis.confidence.word,
         "lines": [
             f"{e.where}: {e.text[:300]}" + (f" (and {e.count - 1} more like it)" if e.count > 1 else "")
-            for e in _spread(events)
+            for e in _spread(events, hypothesis.events[:1])
         ],
     }
     if hypothesis.fault:
@@ -187,7 +188,7 @@ def _finding(hypothesis: Hypothesis, top: Hypothesis, log: LogFacts) -> Finding:
     if hypothesis.shown:
         evidence["shown"] = list(hypothesis.shown)
     if events:
-        evidence |= _origin(events)
+        evidence |= _origin(events, hypothesis.subject or "")
     if hypothesis is not top:
         evidence["alternative"] = True
     look = hypothesis.how or (f"netdoctor preflight --only {','.join(cause.look)}" if cause.look else None)
@@ -211,11 +212,11 @@ def _finding(hypothesis: Hypothesis, top: Hypothesis, log: LogFacts) -> Finding:
     )
 
 
-def _spread(events: list[Event]) -> list[Event]:
-    """The first line of every kind, then further ones, in the order of the log."""
+def _spread(events: list[Event], main: Sequence[Event]) -> list[Event]:
+    """The line that a finding rests on, the first of every kind, then further ones, in the order of the log."""
     events = _once(events)
     firsts: dict[str, Event] = {}
-    for e in events:
+    for e in (*(e for e in main if e in events), *events):
         firsts.setdefault(e.kind, e)
     chosen = [*firsts.values(), *(e for e in events if e is not firsts[e.kind])][:_LINES]
     return sorted(chosen, key=lambda e: (e.file, e.line))
@@ -231,15 +232,19 @@ def _once(events: list[Event]) -> list[Event]:
     return [e for e in events if any(e is other for other in kept[e.file, e.line])]
 
 
-def _origin(events: list[Event]) -> Mapping[str, Any]:
-    """The process that failed first, and the others that print the same."""
+def _origin(events: list[Event], subject: str) -> Mapping[str, Any]:
+    """The process that failed first, the one that is blamed where one is, and the others that print the same."""
     out: dict[str, Any] = {}
-    first = events[0]
-    if first.rank is not None:
+    blamed = re.match(r"rank (\d+)\b", subject)
+    own = [e for e in events if blamed and e.rank in {None, int(blamed[1])}]
+    first = own[0] if own else events[0]
+    if blamed:
+        out["rank"] = int(blamed[1])
+    elif first.rank is not None:
         out["rank"] = first.rank
-    if first.host:
+    if first.host and (own or not blamed):
         out["host"] = first.host
-    if first.at:
+    if first.at and (own or not blamed):
         out["first_at"] = first.at
     ranks = {e.rank for e in events if e.rank is not None}
     hosts = {e.host for e in events if e.host}

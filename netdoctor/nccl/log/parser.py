@@ -35,6 +35,8 @@ _DIGITS: Final = b"0123456789abcdef"
 
 # What an exception that Python ignored still tells: of a GPU, not of the way a process left.
 _TELLS: Final = frozenset({"cuda", "oom", "generic"})
+# What an exception's words say beside what it is: a program that stops for its loss raised all the same.
+_NO_CAUSE: Final = frozenset({"no_number", "lessened"})
 # After which a run may be another.
 _ENDS: Final = frozenset({"finished", "died", "elastic", "ended"})
 # A warning of NCCL's that no row knows.
@@ -370,7 +372,7 @@ class Parser:
         if (begin := self._runs.raised(raised)) > 0:
             self._next_run(begin, amid=True)
         self._runs.fell = True
-        kinds = {p.kind for p in matching(raised.text)} - ASIDE
+        kinds = {p.kind for p in matching(raised.text)} - ASIDE - _NO_CAUSE
         if "ended" in kinds:
             self._events.interrupted(raised)
         if not kinds & NOT_RAISED and not (raised.printed and benign.of_others(raised.text)):
