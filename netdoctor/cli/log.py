@@ -193,7 +193,7 @@ def _to_write(pid: str, fd: str, files: set[tuple[int, int]]) -> bool:
 
 
 def _expand(paths: Sequence[str]) -> Iterator[str]:
-    """Directories become the regular files in them, in order of name; hidden ones, and a link to one that was seen, are left out."""
+    """Directories become the regular files in them, in order of name; hidden ones, and those seen already, are left out."""
     import os
 
     count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -15,6 +16,7 @@ from netdoctor.nccl.ras import ADDRESS, Behind, Status as JobStatus, Trouble, as
 from netdoctor.report.ras_section import RasSection
 from netdoctor.textsafe import listed
 
+VARIABLE: Final = "NCCL_RAS_ADDR"  # by which NCCL listens elsewhere (src/ras/ras.cc); a shell of the job has it, too
 _HOW = "ask on a node of the job, as the job's user; NCCL_RAS_ADDR moves the address, NCCL_RAS_ENABLE=0 closes it"
 
 
@@ -30,22 +32,25 @@ def run(
     try:
         deliver.check(options, Command.RAS)
         config = setup.configuration(options, Command.RAS)
-        where = _address(address)
+        by = VARIABLE if not address and os.environ.get(VARIABLE) else ""
+        where = _address(os.environ[VARIABLE] if by else address, f"{by}: " if by else "")
     except setup.UsageError as error:
         return deliver.refuse(error, options)
-    section, findings = look(where, diagnostics, interval, timeout)
+    section, findings = look(where, diagnostics, interval, timeout, by=by)
     ranks = own_result("ras.ranks", findings)
     checks, verdict = setup.decider(config, command=Command.RAS)((ranks,), {})
     report = Report(__version__, {}, {}, config.profile, checks, verdict, command=Command.RAS, section=section)
     return deliver.deliver(report, options)
 
 
-def look(where: tuple[str, int], diagnostics: bool, interval: float, timeout: float) -> tuple[RasSection, list[Finding]]:
-    """What the job says of itself, asked twice where ranks differ."""
-    name = f"{where[0]}:{where[1]}"
+def look(
+    where: tuple[str, int], diagnostics: bool, interval: float, timeout: float, by: str = ""
+) -> tuple[RasSection, list[Finding]]:
+    """What the job says of itself, asked twice where ranks differ; `by`: what said where."""
+    name = f"[{where[0]}]:{where[1]}" if ":" in where[0] else f"{where[0]}:{where[1]}"
     first = ask(*where, diagnostics=diagnostics, timeout=timeout)
     if isinstance(first, Unavailable):
-        return RasSection(name), [Finding(Status.UNKNOWN, f"no answer from {name}: {first}", how=_HOW)]
+        return RasSection(name, by=by), [Finding(Status.UNKNOWN, f"no answer from {name}{f', the address of {by}' if by else ''}: {first}", how=_HOW)]
     status = parse(first)
     stuck = status.behind
     if stuck:
@@ -55,7 +60,7 @@ def look(where: tuple[str, int], diagnostics: bool, interval: float, timeout: fl
             later = parse(again)
             stuck = still_behind(status.behind, later.behind)
             status = later if later.comms else status
-    return RasSection(name, status, stuck), list(findings_of(status, stuck))
+    return RasSection(name, status, stuck, by), list(findings_of(status, stuck))
 
 
 def still_behind(before: tuple[Behind, ...], after: tuple[Behind, ...]) -> tuple[Behind, ...]:
@@ -116,13 +121,13 @@ def _unexplained(status: JobStatus, stuck: tuple[Behind, ...]) -> Iterator[Findi
             yield Finding(kind, f"{text}: {word}", "job", cause=cause, how="netdoctor log on the output of every rank")
 
 
-def _address(text: str | None) -> tuple[str, int]:
-    """Raises UsageError."""
+def _address(text: str | None, by: str = "") -> tuple[str, int]:
+    """Raises UsageError, which begins with `by`."""
     if not text:
         return ADDRESS
     host, colon, port = text.rpartition(":")
     if not colon or (text.count(":") > 1 and not text.startswith("[")):
         return text.strip("[]"), ADDRESS[1]
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise setup.UsageError(f"not an address: {text!r} (localhost:28028 is one)")
+        raise setup.UsageError(f"{by}not an address: {text!r} (localhost:28028 is one)")
     return host.strip("[]") or ADDRESS[0], int(port)

@@ -19,14 +19,16 @@ class RasSection(Section):
     address: str
     status: Status | None = None
     stuck: tuple[Behind, ...] = ()
+    by: str = ""  # what said where to ask
 
     def about(self) -> str:
         s = self.status
+        where = self.address + (f" (by {self.by})" if self.by else "")
         if s is None:
-            return f"no answer from {self.address}"
+            return f"no answer from {where}"
         told = ((s.nodes, "node", ""), (s.processes, "process", "processes"), (s.gpus, "GPU", ""))
         size = ", ".join(count(number, *words) for number, *words in told if number) if s.nodes else "size not told"
-        return f"NCCL {s.nccl_version or 'version not told'}; {size}; {s.comms} communicators"
+        return f"NCCL {s.nccl_version or 'version not told'}; {size}; {s.comms} communicators; asked at {where}"
 
     def data(self) -> Mapping[str, Any]:
         return {"address": clean(self.address), "status": plain(self.status), "stuck": plain(self.stuck)}

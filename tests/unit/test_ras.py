@@ -282,3 +282,24 @@ def test_the_same_user_s_job_is_asked_by_ipv6_too(monkeypatch: pytest.MonkeyPatc
         port = every.getsockname()[1]
         assert {ras._owner(peer, "", port) for peer in ("::1", "127.0.0.1")} == {os.geteuid()}
         assert ras._owner("192.0.2.1", "192.0.2.2", port) is None
+
+
+def test_the_address_is_the_job_s_own(
+    serve: list[Server], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve.append(Server([FINE]))
+    monkeypatch.setenv("NCCL_RAS_ADDR", f"127.0.0.1:{serve[0].port}")
+    assert command.run(Options()) == 0
+    assert f"127.0.0.1:{serve[0].port} (by NCCL_RAS_ADDR)" in capsys.readouterr().out
+    monkeypatch.setenv("NCCL_RAS_ADDR", "here:port")
+    assert command.run(Options()) == 2
+    assert "NCCL_RAS_ADDR: not an address: 'here:port'" in capsys.readouterr().err
+
+
+def test_what_is_given_goes_before_the_job_s_address(
+    serve: list[Server], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve.append(Server([FINE]))
+    monkeypatch.setenv("NCCL_RAS_ADDR", "127.0.0.1:1")
+    assert command.run(Options(), f"127.0.0.1:{serve[0].port}") == 0
+    assert "by NCCL_RAS_ADDR" not in capsys.readouterr().out
