@@ -17,9 +17,19 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SHELL := /bin/sh
-# pip says what was not found, and not that it reached nobody.
-NO_PIP := echo "netdoctor: pip could not install that into $(VENV): it needs a package index that this machine reaches (pip config list; \
-  PIP_INDEX_URL=, PIP_FIND_LINKS=, HTTPS_PROXY=).  Without one: make pyz where there is one, and copy build/netdoctor.pyz" >&2; exit 1
+# A variable: make would take its comma for one between arguments.
+OURS := --editable '.[junit,prometheus]'
+DEVS := --editable '.[dev]'
+NO_PIP := netdoctor: pip could not install that into $(VENV)
+NO_INDEX := it needs a package index that this machine reaches (pip config list; PIP_INDEX_URL=, PIP_FIND_LINKS=, HTTPS_PROXY=).  \
+  Without one: make pyz where there is one, and copy build/netdoctor.pyz
+# $(call pip,WHAT): where pip fails, why.  It says what was not found, and not that it reached nobody.
+pip = said=$$($(PIP) $(1) 2>&1); code=$$?; test -z "$$said" || printf '%s\n' "$$said" >&2; test $$code -eq 0 || { \
+  case $$said in \
+    *"No matching distribution"*|*"Could not find a version"*|*"Could not fetch URL"*|*ConnectTimeout*|*ReadTimeout*|*"Connection"*" error"* \
+    |*"Max retries"*|*ProxyError*|*SSLError*|*"HTTP error"*) echo "$(NO_PIP): $(NO_INDEX)" ;; \
+    *) printf '%s\n' "$(NO_PIP): $$(printf '%s\n' "$$said" | grep -v '^ *$$' | tail -n 1)" ;; esac >&2; \
+  case $$PWD in *\$$*) echo "setuptools takes a \$$ in the path of this folder for a variable: give it another name" >&2 ;; esac; exit 1; }
 
 # A .venv knows its path (pip's scripts name it), so one whose clone was moved, whose Python is gone, or whose making was
 # interrupted before pip was in it, is made anew.  Whatever links lead here, its path is that of the folder itself.
@@ -35,7 +45,7 @@ help:
 preflight: $(VENV)/.run $(VENV)/.torch  ## set up, look at this machine, run an all-reduce, write build/report.json
 	@mkdir -p build
 	@set --; test ! -e $(VENV)/.netdoctor-torch || set -- --python "$$PWD/$(BIN)/python"; \
-	  $(BIN)/netdoctor preflight --output build/report.json "$$@" $(ARGS); \
+	  $(BIN)/python -I -m netdoctor preflight --output build/report.json "$$@" $(ARGS); \
 	  code=$$?; case $$code in 1|2|126|127) ;; *) echo "the whole report: build/report.json" >&2 ;; esac; exit $$code
 
 # One line where Python is too old or Debian split venv off, instead of a traceback.
@@ -48,11 +58,11 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	@$(PIP) --editable '.[junit,prometheus]' || { $(NO_PIP); }
+	@$(call pip,$(OURS))
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	@$(PIP) --editable '.[dev]' || { $(NO_PIP); }
+	@$(call pip,$(DEVS))
 	@touch $@ $(VENV)/.run
 
 # The all-reduce goes through the torch of the job.  Only where no Python of the user has one, one is installed here; the
@@ -63,7 +73,7 @@ endif
 $(VENV)/.torch: | $(BIN)/python
 	@if found=$$($(BIN)/python tools/find_torch.py); then echo "using the torch of $$found" >&2; \
 	 elif [ -n "$(strip $(TORCH))" ]; then echo "no Python here has a torch: installing $(TORCH) into $(VENV)" >&2; \
-	   { $(PIP) $(TORCH) || { $(NO_PIP); }; } && touch $(VENV)/.netdoctor-torch; fi
+	   $(call pip,$(TORCH)); touch $(VENV)/.netdoctor-torch; fi
 	@echo '$(strip $(TORCH))' > $@
 
 # The types are looked at while the unit tests run: in a fresh clone mypy has no cache and needs as long as a third of them.

@@ -25,12 +25,12 @@ SAY = '#!/bin/sh\nprintf "%s\\n" "$@"\n'
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
 def test_make_names_its_python_in_a_folder_with_blanks(tmp_path: Path) -> None:
-    folder = tmp_path / "a b" / "net doctor"
+    folder = tmp_path / "a b" / 'net "doctor" $x'
     programs = folder / ".venv" / "bin"
     programs.mkdir(parents=True)
     shutil.copy(ROOT / "Makefile", folder)
     (folder / "pyproject.toml").touch()
-    for name in ("bin/python", "bin/netdoctor", ".run", ".netdoctor-torch"):
+    for name in ("bin/python", ".run", ".netdoctor-torch"):
         (folder / ".venv" / name).write_text(SAY)
         (folder / ".venv" / name).chmod(0o755)
     (programs / "pip").write_text(f"#!{programs}/python\n")
@@ -39,14 +39,14 @@ def test_make_names_its_python_in_a_folder_with_blanks(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     options = ["--output", "build/report.json", "--python", f"{programs}/python", "--brief", "--only", "a b"]
-    assert done.stdout.splitlines() == ["preflight", *options]
+    assert done.stdout.splitlines() == ["-I", "-m", "netdoctor", "preflight", *options]
 
 
 # A fake Python: it makes a .venv whose programs say what they were called with, and pip, which names its path.
 MAKES = """#!/bin/sh
 [ "$1" = -c ] && exit 0
 mkdir -p "$3/bin"
-for one in python netdoctor; do printf '#!/bin/sh\\necho "new: $*"\\n' > "$3/bin/$one"; chmod 755 "$3/bin/$one"; done
+printf '#!/bin/sh\\necho "new: $*"\\n' > "$3/bin/python"; chmod 755 "$3/bin/python"
 echo "#!$(pwd -P)/$3/bin/python3" > "$3/bin/pip"
 """
 
@@ -82,8 +82,7 @@ def test_a_venv_that_cannot_be_used_is_made_anew(tmp_path: Path, hurt: Callable[
     python.chmod(0o755)
     command = ["make", "-s", "-C", str(folder), "preflight", "TORCH=", f"PYTHON={python}"]
     subprocess.run(command, capture_output=True, check=True, timeout=60)
-    for file in (venv / "bin/python", venv / "bin/netdoctor"):
-        file.write_text(file.read_text().replace("new", "old"))
+    (venv / "bin/python").write_text((venv / "bin/python").read_text().replace("new", "old"))
     hurt(venv)
     link = tmp_path / "link"
     link.symlink_to(folder)
@@ -91,7 +90,7 @@ def test_a_venv_that_cannot_be_used_is_made_anew(tmp_path: Path, hurt: Callable[
     done = subprocess.run(again, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     anew = hurt is not _whole
-    assert done.stdout.splitlines()[-1].startswith(("new:" if anew else "old:") + " preflight")
+    assert done.stdout.splitlines()[-1].startswith(("new:" if anew else "old:") + " -I -m netdoctor preflight")
     assert ("anew" in done.stderr) is anew
 
 
@@ -105,21 +104,36 @@ def test_an_old_report_is_not_called_this_looks(tmp_path: Path) -> None:
     command = ["make", "-s", "-C", str(tmp_path), "preflight", "TORCH=", f"PYTHON={tmp_path}/python3"]
     subprocess.run(command, capture_output=True, check=True, timeout=60)
     for code, told in ((0, True), (3, True), (4, True), (1, False), (2, False), (127, False)):
-        (tmp_path / ".venv/bin/netdoctor").write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / ".venv/bin/python").write_text(f'#!/bin/sh\ncase "$*" in *preflight*) exit {code};; esac\n')
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert ("the whole report" in done.stderr) is told
 
 
+NO_INDEX = "needs a package index"
+
+
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
-def test_a_set_up_that_reaches_no_index_says_so(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "python3").write_text(MAKES.replace('echo "new: $*"', "exit 1"))
+@pytest.mark.parametrize(
+    ("folder", "said", "told", "not_told"),
+    [
+        ("a", "WARNING: Retrying\nERROR: No matching distribution found for x", NO_INDEX, "$"),
+        ("a", "note: of a subprocess\nERROR: Failed to build x", "into .venv: ERROR: Failed to build x", NO_INDEX),
+        ("a$x", "KeyError: 'x'\nERROR: Failed to build x", "takes a $ in the path", NO_INDEX),
+    ],
+)
+def test_a_set_up_that_fails_says_why(tmp_path: Path, folder: str, said: str, told: str, not_told: str) -> None:
+    where = tmp_path / folder
+    where.mkdir()
+    shutil.copy(ROOT / "Makefile", where)
+    (where / "pyproject.toml").touch()
+    (where / "said").write_text(said)
+    (tmp_path / "python3").write_text(MAKES.replace('echo "new: $*"', "cat said; exit 1"))
     (tmp_path / "python3").chmod(0o755)
-    command = ["make", "-s", "-C", str(tmp_path), "preflight", "TORCH=", f"PYTHON={tmp_path}/python3"]
+    command = ["make", "-s", "-C", str(where), "preflight", "TORCH=", f"PYTHON={tmp_path}/python3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
-    assert "needs a package index" in done.stderr
+    own = done.stderr.replace(said, "")
+    assert told in own and not_told not in own.replace(folder, "")
 
 
 # What users have in the folder where they start: named like modules of the standard library, and of others.
