@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -82,7 +83,10 @@ def preflight(
 
     Raises:
         LookError: there is no report.
+        ValueError: `timeout_s` is no number of seconds above 0.
     """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < threading.TIMEOUT_MAX:
+        raise ValueError(f"timeout_s: not a number of seconds above 0: {timeout_s!r}")
     words = ["preflight", "--format", "json", "--quiet"]
     for option, value in (("--config", config), ("--profile", profile), ("--python", python)):
         words += [option, value] if value is not None else []

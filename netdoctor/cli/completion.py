@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -27,9 +28,18 @@ def asked(arguments: Sequence[str]) -> str | None:
         raise ValueError(
             f"{option}: completion is of the command {NAME}, and PATH has none: pip install . in the clone makes it"
         )
+    _plain()
     if shell or len(arguments) > 1:
         os.environ[_BY_NAME] = "1"
     return NAME
+
+
+def _plain() -> None:
+    """typer prints the member of its enum, not the shell's name: from Python 3.11 on, that is "Shells.bash"."""
+    with contextlib.suppress(ImportError, AttributeError):
+        from typer._completion_shared import Shells
+
+        Shells.__str__ = lambda self: str(self.value)  # type: ignore[method-assign]
 
 
 def one_of(known: str, *, several: bool = False) -> Callable[[str], list[str]]:

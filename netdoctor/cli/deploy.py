@@ -27,6 +27,8 @@ _IMAGE: Final = re.compile(
 )
 # What the files say of their own place; written elsewhere they say that.
 _PLACES: Final = {"slurm": "/etc/slurm/netdoctor"}
+# What the first step asks to edit: it stays, and the rest is written.
+_EDITED: Final = {"slurm": "netdoctor.conf"}
 # Three steps after the files are written; DIR is where.
 _NEXT: Final = {
     "slurm": (
@@ -138,7 +140,11 @@ def _put(what: str, found: list[tuple[str, bytes]], to: str) -> int:
         if re.search(r"[^\w./+-]", to):
             return refused(f"{to}: slurm.conf takes letters, digits, and . / + - _ in a path")
         found = [(name, data.replace(place.encode(), os.fsencode(to))) for name, data in found]
+    edited = [name for name, data in found if name == _EDITED.get(what) and _differs(os.path.join(to, name), data)]
+    found = [(name, data) for name, data in found if name not in edited]
     code = _write(found, to)
+    for name in edited if code == 0 else ():
+        print(f"netdoctor: kept as it is, for it was edited: {os.path.join(to, name)}", file=sys.stderr)
     if code == 0:
         steps = (step.replace("DIR", shlex.quote(to)) for step in _NEXT.get(what, ()))
         print("\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1)), file=sys.stderr)
@@ -162,6 +168,10 @@ def _write(found: list[tuple[str, bytes]], to: str) -> int:
         print(f"netdoctor: deploy: {error.filename or to}: {error.strerror}", file=sys.stderr)
         return deliver.BROKEN
     return 0
+
+
+def _differs(path: str, data: bytes) -> bool:
+    return os.path.isfile(path) and not _same(path, data)
 
 
 def _same(path: str, data: bytes) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,7 @@ _BINARY: Final = (
     (b"SQLite format 3\0", "SQLite, as nsys writes it"),
 )
 _BEGIN: Final = 4096
+_SILENT: Final = 10.0  # seconds
 _TELLING: Final = 256  # bytes
 _CONTROLS: Final = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")  # without those of terminals
 _MAX_FILES: Final = 65536
@@ -107,7 +109,7 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
     """The facts of all files together, up to a signal; those that end early are added to `cut`.  Raises UsageError."""
     from netdoctor.nccl.log.parser import Parser
 
-    parser = Parser()
+    parser, progress = Parser(), _Progress()
     path, stop = "", None
     try:
         with interruptible():
@@ -124,12 +126,27 @@ def read(paths: Sequence[str], cut: list[str]) -> tuple[LogFacts, Interrupted | 
                         cut.append(path)
                     else:
                         parser.feed(block)
+                        progress.came(path, len(block))
     except Interrupted as one:
         stop = one
     except (OSError, EOFError) as error:
         raise setup.UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     facts = parser.facts()
     return (facts if stop else replace(facts, written=_written(facts.files))), stop
+
+
+class _Progress:
+    """Whoever waits for long is told how far it is."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._next = time.monotonic() + _SILENT
+
+    def came(self, path: str, size: int) -> None:
+        self._bytes += size
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _SILENT
+            print(clean(f"netdoctor: {self._bytes / 1e6:,.0f} MB read, of {path} just now"), file=sys.stderr, flush=True)
 
 
 def _no_log(path: str) -> str | None:
@@ -159,7 +176,6 @@ def _binary(first: bytes) -> bool:
 def _written(paths: Sequence[str]) -> bool:
     """Whether a process that can be seen from here holds one of these open to write, and wrote lately (proc(5): fd, fdinfo)."""
     import os
-    import time
 
     from netdoctor.nccl.diagnosis.job import SILENCE
 

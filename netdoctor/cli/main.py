@@ -266,7 +266,9 @@ def env(
 @takes(*JUDGED, *TOLD, "exit_style")
 def ras(
     options: Options,
-    address: Annotated[Text, typer.Argument(metavar="[HOST:PORT]", help="Default: NCCL_RAS_ADDR, else localhost:28028.")] = None,
+    address: Annotated[
+        Text, typer.Argument(metavar="[HOST:PORT]", help="Default: NCCL_RAS_ADDR, else localhost:28028.")
+    ] = None,
     diagnostics: Annotated[bool, typer.Option("--diagnostics", help="Also NCCL's own diagnostics (NCCL >= 2.31).")] = False,
 ) -> int:
     """Ask a running NCCL job (>= 2.24) which rank does not move."""

@@ -50,7 +50,9 @@ def look(
     name = f"[{where[0]}]:{where[1]}" if ":" in where[0] else f"{where[0]}:{where[1]}"
     first = ask(*where, diagnostics=diagnostics, timeout=timeout)
     if isinstance(first, Unavailable):
-        return RasSection(name, by=by), [Finding(Status.UNKNOWN, f"no answer from {name}{f', the address of {by}' if by else ''}: {first}", how=_HOW)]
+        return RasSection(name, by=by), [
+            Finding(Status.UNKNOWN, f"no answer from {name}{f', the address of {by}' if by else ''}: {first}", how=_HOW)
+        ]
     status = parse(first)
     stuck = status.behind
     if stuck:

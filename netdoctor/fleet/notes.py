@@ -53,9 +53,10 @@ def of(nodes: Sequence[Node], groups: Sequence[Group], figures: Sequence[Distrib
     extra = [n.name for n in nodes if n.expected is False]
     if extra:
         notes.append(f"{count(len(extra), 'node')} not on the list of expected nodes: {listed(extra)}")
-    single = [g.name for g in groups if len(g.members) == 1]
+    single = [f"{g.members[0].name} ({g.name})" for g in groups if len(g.members) == 1]
     if single:
-        notes.append(f"alone of their kind, so compared with nobody: {listed([f'({name})' for name in single], 4)}")
+        kind = "its kind" if len(single) == 1 else "their kinds"
+        notes.append(f"alone of {kind}, so compared with nobody: {listed(single, 4)}")
     blind = sum(n.run is not None and n.run.shape.gpus is None for n in nodes)
     if blind:
         notes.append(f"the GPUs of {count(blind, 'node')} could not be read")

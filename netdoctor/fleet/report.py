@@ -192,7 +192,13 @@ def _of_nodes(nodes: list[Node]) -> CheckResult:
     wrong = sorted((n for n in nodes if n.against), key=lambda n: (_WORST_FIRST.index(_worst(n.against)), n.name))
     found = [finding for node in wrong for finding in _of_node(node)]
     if good := len(nodes) - len(wrong):
-        found.append(Finding(Status.PASS, f"{count(good, 'node')} healthy by their own reports", "good nodes"))
+        found.append(
+            Finding(
+                Status.PASS,
+                f"{count(good, 'node')} healthy by {'its own report' if good == 1 else 'their own reports'}",
+                "good nodes",
+            )
+        )
     if not nodes:
         found.append(Finding(Status.UNKNOWN, "no node report was given"))
     return own_result("fleet.nodes", found)

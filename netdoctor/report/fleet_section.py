@@ -39,7 +39,9 @@ class FleetSection(Section):
         compared = [n for n in fleet.nodes if any(counts for _, counts in n.blamed)]
         yield from _listed("Nodes that the comparison blames", [f"{n.name}: {'; '.join(n.reasons[:4])}" for n in compared])
         yield from _listed("Worth knowing", [f"{n.name}: {note}" for n in fleet.nodes for note in n.notes[:3]])
-        files = [f"{count(len(files), 'file')} {KINDS[kind]}: {listed(files, 4)}" for kind, files in fleet_html.problems(fleet)]
+        files = [
+            f"{count(len(files), 'file')}: {KINDS[kind]}: {listed(files, 4)}" for kind, files in fleet_html.problems(fleet)
+        ]
         yield from _listed("Files that are no report", files)
         yield from _listed("Notes", fleet.notes)
 

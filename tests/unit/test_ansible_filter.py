@@ -97,3 +97,8 @@ def test_a_switch_of_the_role_is_off_where_its_text_is_false() -> None:
         for name in switches:
             for use in re.findall(rf"\b{name}\b.*", path.read_text()):
                 assert re.match(rf"{name} (\| bool\b|}}}}\"$)", use), f"{path.name}: {use}"
+
+
+def test_a_host_that_is_not_reached_lacks_no_hardware(plugin: Any) -> None:
+    report = plugin.checked_report({"unreachable": True, "msg": "refused"}, "n1")
+    assert report["checks"][0]["findings"][0]["cause"] == report["verdict"]["causes"][0] == "missing_node"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,13 @@ def test_known_words_are_completed(words: str, found: str) -> None:
     line = [sys.executable, "-m", "netdoctor"]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.strip(), done.stderr) == (found, "")
+
+
+@pytest.mark.slow
+def test_the_shell_is_called_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "netdoctor").write_text("#!/bin/sh\n")
+    (tmp_path / "netdoctor").chmod(0o755)
+    environment = os.environ | {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    line = [sys.executable, "-m", "netdoctor", "--install-completion", "bash"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("bash completion installed in ")

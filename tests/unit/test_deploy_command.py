@@ -58,6 +58,18 @@ def test_what_was_edited_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert not (tmp_path / "Containerfile").exists()
 
 
+def test_the_configuration_that_was_edited_stays_and_the_rest_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert deploy.run("slurm", str(tmp_path)) == 0
+    conf, script = tmp_path / "netdoctor.conf", tmp_path / "prolog.sh"
+    conf.write_text(edited := conf.read_text() + "# ours\n")
+    script.unlink()
+    assert deploy.run("slurm", str(tmp_path)) == 0
+    assert conf.read_text() == edited and script.exists()
+    assert f"kept as it is, for it was edited: {conf}" in capsys.readouterr().err
+
+
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "Containerfile").symlink_to(tmp_path / "elsewhere")
     assert deploy.run("kubernetes", str(tmp_path)) == 2

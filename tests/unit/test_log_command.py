@@ -304,3 +304,14 @@ def test_the_transport_that_is_expected(
     (tmp_path / "x.log").write_text(text)
     assert run([str(tmp_path / "x.log")]) in (0, 4)  # without it nothing fails
     assert run([str(tmp_path / "x.log")], expect=str(tmp_path / "expected.yaml")) == code
+
+
+def test_a_log_that_takes_long_says_how_far_it_is(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank0.log").write_text(CAME_UP + DONE)
+    assert run([str(tmp_path / "rank0.log")]) == 0
+    assert "MB read" not in capsys.readouterr().err
+    monkeypatch.setattr(log, "_SILENT", 0.0)
+    assert run([str(tmp_path / "rank0.log")]) == 0
+    assert "MB read, of " in capsys.readouterr().err

@@ -125,14 +125,13 @@ def same_host(name, other):
     return first == second or (first[0] == second[0] and 1 in (len(first), len(second)))
 
 
-def finding_report(host, subject, status, message, how, evidence=None, why=None):
+def finding_report(host, subject, status, message, how, evidence=None, cause="inventory"):
     """A report with one finding, made here and not on the host."""
-    cause = "inventory"
     fingerprint = hashlib.sha256("\0".join(("fleet.audited", subject, status, cause)).encode()).hexdigest()[:16]
     severity = "critical" if status == "fail" else None
     finding = {
         "fingerprint": fingerprint, "check": "fleet.audited", "status": status, "severity": severity, "cause": cause,
-        "subject": subject, "message": message, "expected": None, "evidence": evidence or {}, "how": how, "why": why, "notes": [],
+        "subject": subject, "message": message, "expected": None, "evidence": evidence or {}, "how": how, "why": None, "notes": [],
         "fix": None, "cure": None, "waived": None, "blocking": True,
     }
     word, code = ("unhealthy", 3) if status == "fail" else ("inconclusive", 4)
@@ -159,8 +158,7 @@ def checked_report(result, host, check_name=True):
     host = to_text(host)
     if result.get("unreachable"):
         text = "unreachable: %s" % line(result.get("msg", "no reason given"))
-        why = "nothing is known of a host that Ansible does not reach, and no job may count on it"
-        return finding_report(host, "connection", "fail", text, "ssh, its user and key; whether the host is up", why=why)
+        return finding_report(host, "connection", "fail", text, "ssh, its user and key; whether the host is up", cause="missing_node")
     if result.get("status") not in ("healthy", "unhealthy", "inconclusive"):
         text = result.get("text") or failure(result)
         return finding_report(host, "netdoctor", "unknown", "netdoctor did not run: %s" % line(text), "run it on the host by hand")
