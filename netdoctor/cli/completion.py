@@ -39,7 +39,7 @@ def _plain() -> None:
     with contextlib.suppress(ImportError, AttributeError):
         from typer._completion_shared import Shells
 
-        Shells.__str__ = lambda self: str(self.value)  # type: ignore[method-assign]
+        Shells.__str__ = str.__str__  # type: ignore[method-assign]
 
 
 def one_of(known: str, *, several: bool = False) -> Callable[[str], list[str]]:

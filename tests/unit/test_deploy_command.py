@@ -58,9 +58,7 @@ def test_what_was_edited_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert not (tmp_path / "Containerfile").exists()
 
 
-def test_the_configuration_that_was_edited_stays_and_the_rest_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_edited_configuration_stays_and_the_rest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy.run("slurm", str(tmp_path)) == 0
     conf, script = tmp_path / "netdoctor.conf", tmp_path / "prolog.sh"
     conf.write_text(edited := conf.read_text() + "# ours\n")

@@ -157,7 +157,7 @@ def test_only_like_is_compared_with_like() -> None:
     alone["inventory"]["driver"] = "600.1"
     fleet = fleet_of(*docs, alone)
     assert len(fleet.groups) == 3 and not fleet.drift and fleet.verdict.exit_code == 0
-    assert any("alone of " in note for note in fleet.notes)
+    assert any("alone of its kind, so compared with nobody: gb (" in note for note in fleet.notes)
 
 
 def test_a_node_without_its_gpus_stays_one_of_its_kind() -> None:
