@@ -31,6 +31,7 @@ from netdoctor.api import (
     check,
     count,
     fail,
+    gpu_driver,
     hcas,
     layers,
     missing,
@@ -52,15 +53,6 @@ GIFTS = {
 }
 THREE_D = 0x0302  # PCI class of a GPU without a screen
 
-# cuda.h: what cuInit says of a libcuda that is not this driver's.
-MISFITS = {
-    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): the libcuda that is loaded here is not of the driver that runs",
-    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804): the libcuda of cuda-compat does not serve these GPUs",
-}
-REFIT = Fix(
-    "take cuda-compat off LD_LIBRARY_PATH; where the driver was upgraded and still runs as it was, restart the node",
-    ("echo $LD_LIBRARY_PATH; ldconfig -p | grep libcuda", "cat /proc/driver/nvidia/version"),
-)
 WITHOUT_NVML = "NCCL opens libnvidia-ml.so.1 at init, and ends where it is not there (src/misc/nvmlwrap.cc)"
 UTILITY = Fix("give the container the driver's tools, too", ("docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",))
 UNMASK = Fix("take CUDA_VISIBLE_DEVICES out of shell, image and job script", ("unset CUDA_VISIBLE_DEVICES",))
@@ -81,7 +73,8 @@ def accelerator(
         yield from _foreign(pci)
     else:
         yield from _foreign(pci)
-        yield _gpus(pci, gpus, vantage, environ)
+        run = baseline.nccl_run
+        yield _gpus(pci, gpus, vantage, environ, run is not None and run.finished)
         yield from _drivers(pci, gpus, expected, vantage)
         rows = layers.gpu_layers(pci, gpus, baseline)
         if (found := _of_the_job(rows, gpus, vantage, environ, job, expected, baseline)) is not None:
@@ -108,7 +101,7 @@ def _foreign(pci: Pci) -> Iterator[Finding]:
         yield unknown(text, subject=subject)
 
 
-def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
+def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ, ran: bool) -> Finding:
     """PCI, the driver and NVML show the same GPUs."""
     if isinstance(pci.gpus, Unavailable):
         return unknown(f"PCI could not be read to compare: {pci.gpus}", subject="GPUs")
@@ -120,6 +113,8 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
     if isinstance(gpus.all, Unavailable):
         if not on_bus and not gpus.visible:
             return unknown(f"PCI shows no NVIDIA GPU for this machine, NVML could not be read: {gpus.all}", subject="GPUs")
+        if (misfit := gpu_driver.misfit(gpus, on_bus, vantage, ran)) is not None:
+            return replace(misfit, subject="GPUs")
         text = f"PCI shows {count(len(on_bus), 'GPU')}, NVML could not be read: {gpus.all}"
         if vantage.job_environment and not vantage.outside and gpus.all.kind == Kind.ABSENT and len(gpus.visible or ()) > 1:
             text = f"libcuda shows {len(gpus.visible or ())} GPUs, and there is no NVML: {gpus.all}"
@@ -250,14 +245,13 @@ def _of_the_job(
 ) -> Finding | None:
     """NVML, libcuda, torch and the ranks that ran show the job the same GPUs; None: this is not where the job's are seen."""
     nvml, seen = gpus.all, gpus.visible
-    misfit = MISFITS.get(gpus.refused or 0)
-    if vantage.outside or (not nvml and not seen and not misfit):
+    misfit = gpu_driver.cuda_misfit(gpus, vantage)
+    if vantage.outside or (not nvml and not seen and misfit is None):
         return None
     if not vantage.job_environment:
         return unknown(f"which GPUs the job gets is not seen: {vantage.elsewhere}", how=FROM_JOB)
-    if misfit:
-        took = f"; the loader took {gpus.libcuda}" if gpus.libcuda else ""
-        return fail(f"cuInit: {misfit}{took}", cause="cuda_driver_mismatch", fix=REFIT, driver=str(gpus.driver))
+    if misfit is not None:
+        return misfit
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if (lost := missing(nvml, seen)) is not None:
         return unknown(f"{'NVML' if seen else 'libcuda'} could not be asked: {lost}")
