@@ -340,6 +340,6 @@ def test_what_nvml_says_of_the_driver_has_the_nodes_mend() -> None:
     here, there = judged(both), judged({**both, Vantage: f.pod()})
     for found, words in ((here, "restart it"), (there, "start the container again")):
         assert found[GPUS].fix == found[JOB].fix and words in str(found[GPUS].fix)
-        assert found[GPUS].severity is None and found[GPUS].loss == cost.STOPS
+        assert found[GPUS].loss == cost.STOPS
     compat = judged({**STILL, Gpus: f.gpus(visible=LOST, refused=803, libcuda="/usr/local/cuda/compat/libcuda.so.1")})
     assert "take cuda-compat off" in str(compat[JOB].fix)
