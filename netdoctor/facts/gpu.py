@@ -37,6 +37,11 @@ class Gpu:
     graphics: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # bytes of those that draw
 
     @property
+    def place(self) -> str:
+        """As findings name it."""
+        return self.pci if isinstance(self.pci, str) else str(self.uuid)
+
+    @property
     def held(self) -> bool:
         """Whether so much of its memory is in use that somebody must compute on it; False where that is not known."""
         return isinstance(self.memory_used, int) and self.memory_used > IDLE

@@ -56,7 +56,7 @@ def misfit(gpus: Gpus, own: list[PciDevice], vantage: Vantage, ran: bool) -> Fin
             fix = ANEW
         else:
             fix = COMPAT if gpus.refused in MISFITS and "compat" in gpus.libcuda else RESTART
-        return _fail(f"NVML does not start: {gpus.all} ({words})", fix)
+        return _fail(f"NVML does not start: {words} ({gpus.all})", fix)
     if code == NOT_LOADED and not vantage.in_container and all(bound(one) is Bound.NONE for one in own):
         return _fail(f"PCI shows {count(len(own), 'GPU')}, and no driver is loaded for them: {gpus.all}", LOAD)
     return None

@@ -103,7 +103,7 @@ class Block(NamedTuple):
         names = ", ".join(self.checks)
         several = len(self.checks) > 1
         if self.lacks:
-            return (f"{names}: no {self.lacks}",)
+            return (f"{names}: they need {self.lacks}",)
         if self.each:
             return self.each if several else tuple(f"{names}: {line}" for line in self.each)
         alike = len({f.message for f in self.findings}) == 1

@@ -87,6 +87,38 @@ def of_ranks(*masks: str | None, nccl: str = "2.29.7", driver: str | Unavailable
     return found
 
 
+def whole(masks: list[str | None], name: str = "torchrun", gpus: int = 8) -> Finding:
+    """What is said of ranks with these masks on a node of eight GPUs of which NVML shows so many."""
+    facts = {
+        Ranks: Ranks(tuple(SeenRank(100 + n, n, mask, same=True) for n, mask in enumerate(masks))),
+        Environ: f.environ({}, Launcher(name, 0, len(masks), 0, len(masks))),
+        Gpus: f.gpus(gpus),
+        Baseline: Unavailable("refused", "--no-allreduce"),
+    }
+    (found,) = (one for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "ranks")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "command"),
+    [
+        (whole(["0"] * 8), "by CUDA_VISIBLE_DEVICES and their numbers", "unset CUDA_VISIBLE_DEVICES"),
+        (whole(["0,1,2,3"] * 8), "CUDA_VISIBLE_DEVICES leaves no GPU for ranks 4, 5, 6, 7", "unset CUDA_VISIBLE_DEVICES"),
+        (whole(["0"] * 8, "slurm"), "by CUDA_VISIBLE_DEVICES", "srun --gpus-per-task=1"),
+        (whole([None] * 8, gpus=7), "no GPU for rank 7 of this node: NVML shows 7 GPUs for 8 ranks; PCI shows", "dmesg"),
+        (whole(["0,1,2,3,4,5,6,7"] * 8, gpus=7), "CUDA_VISIBLE_DEVICES leaves no GPU for rank 7 here; PCI shows", "dmesg"),
+        (whole(["0,1"] * 3, gpus=7), "CUDA_VISIBLE_DEVICES leaves no GPU for rank 2", "unset CUDA_VISIBLE_DEVICES"),
+        (whole([None] * 10), "there is no GPU for ranks 8, 9 of this node", "torchrun --nproc-per-node=8"),
+        (whole([None] * 9, "slurm"), "there is no GPU for rank 8", "srun --ntasks-per-node=8"),
+    ],
+)
+def test_who_has_no_gpu_of_its_own_is_told_by_what_is_so(found: Finding, words: str, command: str) -> None:
+    """A mask that stands in the way, fewer GPUs than ranks, or one that is lost: each has its own mend."""
+    assert found.status is Status.FAIL
+    assert words in found.message and ("CUDA_VISIBLE_DEVICES" in found.message) is ("CUDA" in words)
+    assert found.fix is not None and found.fix.commands[0].startswith(command)
+
+
 BOTH: dict[str, Any] = {"visible": (f.visible(0, uuid="MIG-a"), f.visible(1, uuid="MIG-b"))}
 TOLD: dict[str, Any] = {"variables": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}}
 
@@ -97,7 +129,7 @@ TOLD: dict[str, Any] = {"variables": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}}
         (["MIG-a", "MIG-c"], {}, Status.PASS, "each with a GPU of its own"),
         (["MIG-a,MIG-c"] * 2, {}, Status.PASS, "each with a GPU of its own"),
         (["MIG-a,MIG-c"] * 2, {"driver": OLD}, Status.FAIL, "ranks 0, 1 of this node take one GPU (MIG-a)"),
-        (["MIG-a", "MIG-b"], {}, Status.FAIL, f"ranks 0, 1 of this node take instances of one GPU ({UUIDS[0]})"),
+        (["MIG-a", "MIG-b"], {}, Status.FAIL, "ranks 0, 1 of this node take instances of one GPU (0000:1b:00.0)"),
         (["MIG-a", "MIG-b"], {"nccl": "2.30.2"}, Status.FAIL, "instances of one GPU"),
         (["MIG-a", "MIG-b"], {"nccl": "2.30.3"}, Status.UNKNOWN, "whether NCCL takes them is not known"),
         (["MIG-a", "MIG-b"], {"nccl": "2.30.3", **TOLD}, Status.SKIP, "lets them"),
