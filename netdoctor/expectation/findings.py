@@ -63,7 +63,8 @@ def findings(comparison: Comparison, about: About) -> Iterator[Finding]:
     for subject, short in result.by_subject.items():
         what = replace(about, needed=about.others) if subject in comparison.across else about
         for cause in dict.fromkeys(_cause(one) for one in short):
-            yield _fail(subject, cause, [one for one in short if _cause(one) == cause], what)
+            some = [one for one in short if _cause(one) == cause]
+            yield _of_several(_fail(subject, cause, some, what), some, result.shortfalls)
     known = {one.expectation.quantity for one in result.shortfalls}
     perhaps = [one for one in result.perhaps if one.expectation.quantity not in known]
     yield from (_perhaps(one, about) for one in perhaps)
@@ -128,6 +129,18 @@ def _fail(subject: str, cause: str, short: Sequence[Shortfall], about: About) ->
     )
 
 
+def _of_several(found: Finding, short: Sequence[Shortfall], every: Sequence[Shortfall]) -> Finding:
+    """GPUs that lost NVLinks at once have what those lead to in common."""
+    lost = {one.expectation.subject for one in every if one.expectation.quantity is Quantity.NVLINKS}
+    if len(lost) < 2 or found.fix is None or short[0].expectation.quantity is not Quantity.NVLINKS:
+        return found
+    why = (
+        f"{len(lost)} GPUs lost NVLinks at once: the NVSwitch or bridge that these share is likelier at fault than each of them"
+    )
+    return replace(found, why=why, fix=replace(found.fix, commands=(*found.fix.commands, _ALL_AT_ONCE)))
+
+
+_ALL_AT_ONCE: Final = "nvidia-smi -r   # when nothing runs on them: all GPUs, and with them the NVSwitches"
 _DIFFERS: Final = Loss(None, "it works, at another pace or in another way", None)
 _OF_RAILS: Final = {Quantity.MTU: roce_frames, Quantity.PACKET: infiniband_packets}
 
