@@ -31,6 +31,7 @@ from netdoctor.api import (
     cost,
     expectation,
     fail,
+    fix_container,
     missing,
     neighbours,
     ok,
@@ -38,6 +39,7 @@ from netdoctor.api import (
 )
 
 KERNEL, MEMORY, TEMPORARY, LOG, TASKS, FILES = "kernel", "memory", "temporary files", "kernel log", "tasks", "file systems"
+SIZE = "file size"
 STORAGE = "node_storage"
 # Documentation/admin-guide/tainted-kernels.rst: what says of modules where they come from, and what warns, is no fault.
 TAINTS = {
@@ -127,13 +129,20 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     none = not good and lost is None and vantage.job_environment
     spared = system.spared(vantage.euid == 0) if vantage.job_environment else {}
     broken = {name: one for name, one in broken.items() if name not in spared}
+    limited = any(room and room.limited for room in system.rooms.values())
+    if limited and vantage.job_user:
+        fix = fix_container(vantage, "fsize")
+        why = "what writes a file ends with: File too large (EFBIG), or by the signal SIGXFSZ"
+        yield fail(Room.LIMITED, subject=SIZE, cause="process_limits", loss=cost.STOPS, fix=fix, why=why)
     for name, silent in system.rooms.items():  # HOME on a server that is gone: what a job reads and caches there hangs
         if name not in tried and isinstance(silent, Unavailable) and silent.kind is not Kind.ABSENT:
             yield unknown(f"whether {name} takes a file was not seen: {silent}", subject=name, how=f"touch {PLACES[name]}")
     for name, (room, words) in broken.items():
         mend = SPACE if room.full else REPAIR
         yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=cost.SOMETIMES, fix=mend)
-    if none:
+    if limited and not good:
+        pass  # whether anything else keeps files from being made is seen without that limit
+    elif none:
         said = ", ".join(
             f"{name} {broken[name][1] if name in broken else (room and room.error) or 'is not there'}"
             for name, room in tried.items()

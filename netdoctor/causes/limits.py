@@ -20,6 +20,7 @@ class Written(str):
 SUMMARY: Final = {
     "memlock": "lift the locked-memory limit of the container",
     "nofile": "lift the limit of open files",
+    "fsize": "lift the limit of file size where it is set",
     "pids": "let the job have more processes and threads",
     "cpu": "give the job more CPUs",
     "memory": "give the job more memory",
@@ -43,6 +44,13 @@ FLAGS: Final = {
         "kubernetes": Written("LimitNOFILE=1048576 in containerd's systemd unit (a pod spec has no ulimits)"),
         "enroot": Written("LimitNOFILE=1048576 in slurmd's systemd unit, PropagateResourceLimitsExcept=NOFILE in slurm.conf"),
         "apptainer": "ulimit -n 1048576 in the job   # the limits are the host's: limits.d, or slurmd's LimitNOFILE",
+    },
+    "fsize": {
+        "docker": "docker run --ulimit fsize=-1:-1 …",
+        "podman": "podman run --ulimit fsize=-1:-1 …   # rootless: not above the user's own hard limit",
+        "kubernetes": Written("LimitFSIZE=infinity in containerd's systemd unit (a pod spec has no ulimits)"),
+        "enroot": Written("LimitFSIZE=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=FSIZE in slurm.conf"),
+        "apptainer": "ulimit -f unlimited in the job   # the limits are the host's: limits.d, or slurmd's LimitFSIZE",
     },
     "pids": {
         "docker": "docker run --pids-limit=-1 …",
@@ -82,6 +90,14 @@ HOST: Final = {
         (
             "echo '* - nofile 1048576' > /etc/security/limits.d/90-netdoctor-nofile.conf   # login sessions (pam_limits)",
             "LimitNOFILE=1048576 in slurmd's systemd unit, PropagateResourceLimitsExcept=NOFILE in slurm.conf",
+        ),
+    ),
+    "fsize": Fix(
+        SUMMARY["fsize"],
+        ("ulimit -f unlimited",),
+        (
+            "echo '* - fsize unlimited' > /etc/security/limits.d/90-netdoctor-fsize.conf   # login sessions (pam_limits)",
+            "LimitFSIZE=infinity in slurmd's systemd unit, PropagateResourceLimitsExcept=FSIZE in slurm.conf",
         ),
     ),
     "pids": Fix(

@@ -135,7 +135,7 @@ def _of_several(found: Finding, short: Sequence[Shortfall], every: Sequence[Shor
     if len(lost) < 2 or found.fix is None or short[0].expectation.quantity is not Quantity.NVLINKS:
         return found
     why = (
-        f"{len(lost)} GPUs lost NVLinks at once: the NVSwitch or bridge that these share is likelier at fault than each of them"
+        f"{len(lost)} GPUs lost NVLinks at once: the NVSwitch or bridge that they share is likelier at fault than each of them"
     )
     return replace(found, why=why, fix=replace(found.fix, commands=(*found.fix.commands, _ALL_AT_ONCE)))
 

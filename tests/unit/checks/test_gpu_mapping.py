@@ -213,14 +213,17 @@ def test_a_desktop_draws_on_it() -> None:
         pytest.param({}, {}, "", id="free"),
         pytest.param(BOB, {}, "", id="another job's"),
         pytest.param(
-            BOB, {"unkillable": frozenset({9})}, "GPU-0 is held by somebody: a fault where it stays so", id="a dead one's"
+            BOB,
+            {"unkillable": frozenset({9})},
+            "0000:1b:00.0 is held by somebody: a fault where",
+            id="a dead one's",
         ),
         pytest.param(BOB, {"unkillable": frozenset({8})}, "", id="a dead one on no GPU"),
-        pytest.param({"memory_used": 70 << 30}, {}, "memory of GPU-0 is in use, and no process", id="nobody's memory"),
+        pytest.param({"memory_used": 70 << 30}, {}, "memory of 0000:1b:00.0 is in use, and no process", id="nobody's memory"),
         pytest.param({"memory_used": 70 << 30, **BOB}, {}, "", id="a process explains it"),
         pytest.param({"memory_used": 1 << 30, "graphics": 900 << 20}, {}, "", id="a desktop explains it"),
         pytest.param(
-            {"memory_used": 70 << 30, "graphics": 900 << 20}, {}, "memory of GPU-0", id="a desktop explains a part of it"
+            {"memory_used": 70 << 30, "graphics": 900 << 20}, {}, "memory of 0000:1b:00.0", id="a desktop explains a part of it"
         ),
         pytest.param({"memory_used": 70 << 30, "processes": LOST}, {}, "", id="whether one does was not read"),
         pytest.param({"memory_used": 70 << 30}, {"initial_pids": False}, "", id="other containers are not seen"),
@@ -320,3 +323,34 @@ def test_a_mig_mode_that_is_not_known_skips_nothing(variables: dict[str, str], m
     found = {one.subject: one for one in f.judge(gpu_mapping, f.machine(facts))}["GPUs that were given"]
     assert found.status is status
     assert ("in MIG mode are" in found.message) is (mig is True)
+
+
+@pytest.mark.parametrize(
+    ("strangers", "status", "words"),
+    [
+        ((), Status.UNKNOWN, "0000:1b:00.0, 0000:43:00.0: in use by bob's; eve's, of this job or of another"),
+        ((9,), Status.FAIL, "0000:1b:00.0: in use by bob's, of another user; 0000:43:00.0: in use by eve's, of this job"),
+        ((9, 8), Status.FAIL, "0000:1b:00.0, 0000:43:00.0: in use by bob's; eve's, of another user"),
+    ],
+)
+def test_a_process_of_another_user_is_no_rank(strangers: tuple[int, ...], status: Status, words: str) -> None:
+    """Every busy GPU is named, and how to see who is there."""
+    busy = {0: (9,), 1: (8,)}
+    facts = {
+        Gpus: f.gpus(3, all=tuple(f.gpu(n, processes=len(busy.get(n, ())), pids=busy.get(n, ())) for n in range(3))),
+        GpuUsers: GpuUsers({9: "bob's", 8: "eve's"}, initial_pids=True, strangers=frozenset(strangers)),
+        Ranks: Ranks((SeenRank(100, 0, None, same=True),)),
+    }
+    (found,) = (one for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "GPUs in use")
+    assert (found.status, found.message[: len(words)]) == (status, words)
+    assert "ps -o pid,user,lstart,args -p " in (str(found.fix) if found.fix else str(found.how))
+
+
+@pytest.mark.parametrize(
+    ("euid", "uid", "stranger"), [(1000, 1007, True), (1000, 1000, False), (1000, 0, False), (0, 1007, False)]
+)
+def test_who_is_another_user(euid: int, uid: int, *, stranger: bool) -> None:
+    answers: Any = {"processes": {"4711": {"name": "python", "user": "bob", "uid": uid}}}
+    host = ReplayHost({question("psutil", pids="4711"): answers})
+    found = probe(host, f.gpus(1, all=(f.gpu(0, pids=(4711,)),)), f.vantage(euid=euid))
+    assert isinstance(found, GpuUsers) and (4711 in found.strangers) is stranger
