@@ -83,7 +83,11 @@ def _ranks(
     shared, text = devices.shared(taken, gpus, nccl, crowds), ""
     masks = {one.local_rank: one.mask for one in own}
     if shared is not None:
-        by = "by CUDA_VISIBLE_DEVICES and their numbers" if any(masks[rank] is not None for rank in shared.ranks) else "the only one"
+        by = (
+            "by CUDA_VISIBLE_DEVICES and their numbers"
+            if any(masks[rank] is not None for rank in shared.ranks)
+            else "the only one"
+        )
         text = f"{_named(shared.ranks)} of this node take {shared.what}, {by}"
         if shared.allowed is False:
             why = "NCCL ends with: Duplicate GPU detected"
