@@ -329,11 +329,12 @@ class Job:
         empty = [row for row in self.rows if row.parted and row.nvml is not None and row.nvml.mig_uuids == () and not row.cuda]
         if not empty or self.mask is not None:
             return None
+        off = (f"nvidia-smi -i {one.address} -mig 0" for one in empty)
         return fail(
             f"NVML shows {layers.listed(empty)} in MIG mode without an instance: libcuda shows nobody anything of it",
             expected="instances, or MIG mode off",
             why="MIG mode outlives a restart, its instances do not",
-            fix=Fix("make its instances, or turn MIG off", ("nvidia-smi mig -lgi", "nvidia-smi -i GPU -mig 0")),
+            fix=Fix("make its instances, or turn MIG off", ("nvidia-smi mig -lgi", *off)),
         )
 
     def parted(self) -> Finding | None:

@@ -51,7 +51,7 @@ STUCK = 60  # seconds: the watchdog says every 20 that a CPU is still stuck (ker
 REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the error again", ("dmesg -T", "journalctl -k -b"))
 THAW = Fix(
     f"see what they wait for; thaw a file system that was frozen (fsfreeze); else {REBOOT.summary}",
-    ("cat /proc/PID/stack", "fsfreeze -u MOUNTPOINT", *REBOOT.commands),
+    ("fsfreeze -u MOUNTPOINT", *REBOOT.commands),
 )
 REPAIR = Fix("drain the node; look for errors of the disk, check its file system and mount it again", ("dmesg -T", "findmnt"))
 REPLACE = Fix("save what is on the disk and replace it", ("smartctl -a /dev/DISK", "nvme smart-log /dev/DISK", "dmesg -T"))
@@ -219,7 +219,9 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
     wrong = [*_stuck(system), *_lockups(system, log.system), *_unrecovered(log.system, pci)]
     for subject, text in wrong:
         mend = THAW if subject == TASKS else REBOOT
-        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=Fix(f"{place}{mend.summary}", mend.commands))
+        stacks = " ".join(f"/proc/{name.rpartition(':')[2]}/stack" for name in (system.stuck or ())[:3])
+        first = (f"grep . {stacks}   # as root",) if subject == TASKS else ()
+        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=Fix(f"{place}{mend.summary}", (*first, *mend.commands)))
     dropped = list(_dropped(system, log.system))
     yield from dropped
     past = {event.what for event in log.system} - {Trouble.NEIGHBOURS, Trouble.SILENT}  # of which others tell

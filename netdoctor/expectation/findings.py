@@ -167,7 +167,8 @@ def _fix(subject: str, expected: Expectation, place: str) -> Fix:
     summary, *commands = _FIXES.get(expected.quantity, _COMPARE)
     name = subject.removeprefix("GPU ").removesuffix(" under load")
     at = name if _ADDRESS.match(name) else f"$(basename $(readlink -f /sys/class/infiniband/{name}/device))"
-    return Fix(f"{place}{summary}", tuple(one.format(name, at=at) for one in commands))
+    known = {"at": at, "net": f"$(ls /sys/class/infiniband/{name}/device/net)", "should": expected.should}
+    return Fix(f"{place}{summary}", tuple(one.format(name, **known) for one in commands))
 
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:")  # as sysfs writes it, which is all that lspci -s takes
@@ -203,7 +204,11 @@ _FIXES: Final = {
     Quantity.RAILS: _BUS,
     Quantity.NEAREST: _BUS,
     Quantity.GPUS_NEAR: _BUS,
-    Quantity.MTU: ("give its interface the MTU of the others", "ip -br link", "rdma link show"),
+    Quantity.MTU: (
+        "give its interface the MTU of the others",
+        "rdma link show; ip -br link",
+        "ip link set dev {net} mtu {should}",
+    ),
     Quantity.PREFIX: ("give its address the netmask of the others'", "ip -4 -br address", "ip route; rdma link show | grep {}"),
     Quantity.PACKET: (
         "give its port the MTU of the others: of the link, and of the partition (mtu= in the subnet manager's partitions.conf)",
@@ -214,22 +219,22 @@ _FIXES: Final = {
     Quantity.FAMILIES: _GIDS,
     Quantity.PFC: (
         "pause on its port and on the switch's what the other rails pause: what is not paused is dropped where it is crowded",
-        "dcb pfc show dev INTERFACE   # of {0}: rdma link show | grep {0}",
-        "mlnx_qos -i INTERFACE",
+        "dcb pfc show dev {net}",
+        "mlnx_qos -i {net}",
     ),
-    Quantity.DSCP: (_QOS, "dcb app show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
-    Quantity.TRUST: (_QOS, "mlnx_qos -i INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE --trust dscp"),
-    Quantity.SHARES: (_QOS, "dcb ets show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
+    Quantity.DSCP: (_QOS, "dcb app show dev {net}", "mlnx_qos -i {net}"),
+    Quantity.TRUST: (_QOS, "mlnx_qos -i {net}", "mlnx_qos -i {net} --trust dscp"),
+    Quantity.SHARES: (_QOS, "dcb ets show dev {net}", "mlnx_qos -i {net}"),
     Quantity.PAUSE: (
         "pause on its port and on the switch's what the other rails pause: what is not paused is dropped where it is crowded",
-        "ethtool -a INTERFACE   # of {0}: rdma link show | grep {0}",
-        "ethtool -A INTERFACE rx on tx on",
+        "ethtool -a {net}",
+        "ethtool -A {net} rx on tx on",
     ),
-    Quantity.BUFFERS: (_QOS, "dcb buffer show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
+    Quantity.BUFFERS: (_QOS, "dcb buffer show dev {net}", "mlnx_qos -i {net}"),
     Quantity.ECN: (
         "let its port tell of congestion and heed it on the priorities of the other rails",
-        "grep . /sys/class/net/INTERFACE/ecn/roce_*/enable/*   # of {0}: rdma link show | grep {0}",
-        "echo 1 > /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY",
+        "grep . /sys/class/infiniband/{0}/device/net/*/ecn/roce_*/enable/*",
+        "echo 1 > /sys/class/net/{net}/ecn/roce_np/enable/PRIORITY",
     ),
     Quantity.PKEY: (
         "give its port the partition of the others",
@@ -237,7 +242,11 @@ _FIXES: Final = {
         "smpquery -C {} -D pkeys 0",
     ),
     Quantity.CLOCK: ("see what lowers its clocks: heat, power, a lock", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER -i {}"),
-    Quantity.POWER: ("give it the power limit of the others", "nvidia-smi -q -d POWER -i {}", "nvidia-smi -i {} -pl WATT"),
+    Quantity.POWER: (
+        "give it the power limit of the others",
+        "nvidia-smi -q -d POWER -i {}",
+        "nvidia-smi -i {} -pl {should:g}",
+    ),
     Quantity.BAR1: (
         "let it map all its memory: firmware (Above 4G Decoding, MMIO High Size), or the hypervisor's MMIO space",
         "nvidia-smi -q -d MEMORY -i {}",
@@ -246,5 +255,5 @@ _FIXES: Final = {
     Quantity.CLIQUE: ("give it the partition of the others", "nvidia-smi -q -i {} | grep -A6 Fabric"),
     Quantity.ECC: ("switch ECC as on the others, then reset it", "nvidia-smi -i {} -e 1", "nvidia-smi -i {} -r"),
     Quantity.PERSISTENCE: ("let the daemon keep all GPUs up", "systemctl enable --now nvidia-persistenced"),
-    Quantity.FIRMWARE: ("update its firmware to that of the others", "mlxfwmanager --query", "ethtool -i INTERFACE"),
+    Quantity.FIRMWARE: ("update its firmware to that of the others", "mlxfwmanager --query", "ethtool -i {net}"),
 }
