@@ -255,18 +255,20 @@ def _capped(own: Iterable[GpuState], number: int) -> Iterator[Finding]:
         elif isinstance(limit, Unavailable) and limit.kind is not Kind.UNSUPPORTED:
             lost = limit
     if below:
-        texts = [
-            f"{some} of {number} at {now / 1000:g} W, the boards' default is {was / 1000:g} W"
-            for (now, was), some in below.items()
-        ]
+        gpus, whose = ("the GPU's", "the board's") if number == 1 else ("the GPUs'", "the boards'")
+        texts = [f"{_of(n, number)}{now / 1000:g} W, {whose} default is {was / 1000:g} W" for (now, was), n in below.items()]
         yield unknown(
-            f"the GPUs' power is limited: {'; '.join(texts)}: the choice of this site, or a limit that somebody left",
+            f"{gpus} power is limited: {'; '.join(texts)}: the choice of this site, or a limit that somebody left",
             subject=POWER,
             how="nvidia-smi -q -d POWER; state expected.gpu_power_limit_w in the configuration (netdoctor expect writes it)",
             sources=["device"],
         )
     elif lost is not None:
         yield unknown(f"whether the GPUs' power is limited could not be read: {lost}", subject=POWER)
+
+
+def _of(some: int, number: int) -> str:
+    return f"{some} of {number} at " if number > 1 else ""
 
 
 def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding]:
@@ -304,10 +306,11 @@ def _locked(own: tuple[GpuState, ...], load: GpuLoad, wrong: Iterable[str]) -> I
     named = {one.removesuffix(" under load") for one in wrong}
     low, lost = expectation.held_low(tuple(gpu for gpu in own if gpu.place not in named), load)
     if low:
-        which = "; ".join(f"{n} of {len(own)} at {now} MHz, their boards can do {most} MHz" for (now, most), n in low.items())
+        gpus, boards = ("the GPU's", "its board") if len(own) == 1 else ("the GPUs'", "their boards")
+        which = "; ".join(f"{_of(n, len(own))}{now} MHz, {boards} can do {most} MHz" for (now, most), n in low.items())
         why = "NVML names neither heat nor power: the choice of this site, or a lock that somebody left"
         yield unknown(
-            f"the GPUs' clocks are held low under load: {which}, and {why}",
+            f"{gpus} clocks are held low under load: {which}, and {why}",
             subject=LOCK,
             how="nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc and -rac take locks away; state expected.gpu_clock_mhz in "
             "the configuration where it is meant",

@@ -70,7 +70,8 @@ def _unclear(has: tuple[str, ...], gpus: Gpus) -> Unavailable | None:
     parted = [gpu for gpu in gpus.all or () if gpu.mig is True]
     whole = next((one for one in has if one[:1] == "#" or any(one == gpu.uuid for gpu in parted)), None) if parted else None
     if whole is not None:
-        text = f"{whole} may be in MIG mode, and a number or the GPU's own name does not say which instance is meant"
+        where = place_of(whole, gpus)
+        text = f"{where} may be in MIG mode, and a number or the GPU's own name does not say which instance is meant"
         return Unavailable(Kind.NOT_READ, text)
     of_one = [some for gpu in parted if len(some := [one for one in has if one in (gpu.mig_uuids or ())]) > 1]
     if not of_one or {one.uuid for one in gpus.visible or ()}.issuperset(of_one[0]):

@@ -107,8 +107,3 @@ def _kind(subject: str) -> tuple[str, str]:
     found = names(subject)
     before, _, after = subject.partition(found[0]) if len(found) == 1 else ("", "", "")
     return before, after
-
-
-def bare(finding: Finding) -> str:
-    """Its message without its subject."""
-    return clean(finding.message.removeprefix(f"{finding.subject}: "))

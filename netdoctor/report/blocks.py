@@ -12,7 +12,7 @@ from netdoctor.facts.runs import WITH_RUN
 from netdoctor.facts.vantage import FROM_JOB
 from netdoctor.model import NODE, CheckResult, Finding, Fix, Status, count, plain
 from netdoctor.report import alike
-from netdoctor.report.values import WRONG, Row, rows, spoken
+from netdoctor.report.values import WRONG, Row, bare, rows, spoken
 from netdoctor.textsafe import as_one, clean, listed
 
 _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
@@ -61,7 +61,7 @@ class Block(NamedTuple):
             return (by_area(self.checks),)
         by_reason: dict[str, list[Finding]] = {}
         for finding in self.findings:
-            by_reason.setdefault(_reason(finding) or alike.bare(finding), []).append(finding)
+            by_reason.setdefault(_reason(finding) or bare(finding), []).append(finding)
         several = len(self.checks) > 1
         said = tuple(
             (f"{', '.join(dict.fromkeys(clean(f.check) for f in some))}: " if several else "")
@@ -88,7 +88,7 @@ class Block(NamedTuple):
         whole = any(f.subject == NODE for f in self.findings)
         subjects = [] if whole else list(dict.fromkeys(clean(f.subject) for f in self.findings))
         messages = list(dict.fromkeys(clean(f.message) for f in self.findings))
-        kinds = list(dict.fromkeys(map(alike.bare, self.findings)))
+        kinds = list(dict.fromkeys(map(bare, self.findings)))
         said = kinds[0] if len(kinds) == 1 < len(messages) else as_one(messages)
         said = said or f"{messages[0]}; and {len(kinds) - 1} alike"
         if len(messages) > 1 and (reason := self._reason):

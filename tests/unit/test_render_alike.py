@@ -95,3 +95,15 @@ def test_others_that_fail_too_are_called_so() -> None:
 )
 def test_names_of_one_kind_stand_together(subjects: list[str], said: str) -> None:
     assert alike.who(subjects) == said
+
+
+def test_a_subject_is_said_once_in_the_long_report() -> None:
+    found = (*of_gpus("0000:1b:00.0"), links("GPU 0000:43:00.0", said="12 links"))
+    for some in (found, found[:1]):
+        text = render(report(check("hardware.gpus", *some)), verbose=True)
+        assert "GPU 0000:1b:00.0: NVLinks up 14" in text and "GPU 0000:1b:00.0: GPU" not in text
+
+
+def test_what_was_not_found_is_no_evidence() -> None:
+    one = Finding(Status.FAIL, "it hangs", severity=BAD, evidence={"phase": "", "ranks": [], "seconds": 0, "file": "a"})
+    assert "evidence  seconds: 0; file: a\n" in render(report(check("allreduce.run", one)))
