@@ -137,6 +137,7 @@ class Here:
             tight = left < need.least or cap.most >= need.most or 2 * used > cap.most
             taken = f", of which {_figure(subject, max(0, left))} {'is' if left == 1 else 'are'} left" if tight else ""
             verb = "takes" if each or self.whoever == _ranks(1) else "take"
+            has = has.replace(" leaves ", " allows ", 1) if taken else has
             text = f"{has}{taken}; {each}{self.whoever} {verb} {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))

@@ -167,7 +167,9 @@ def _fix(subject: str, expected: Expectation, place: str) -> Fix:
     summary, *commands = _FIXES.get(expected.quantity, _COMPARE)
     name = subject.removeprefix("GPU ").removesuffix(" under load")
     at = name if _ADDRESS.match(name) else f"$(basename $(readlink -f /sys/class/infiniband/{name}/device))"
-    known = {"at": at, "net": f"$(ls /sys/class/infiniband/{name}/device/net)", "should": expected.should}
+    by_site = expected.source is Source.SITE  # whose MTU is that of any interface
+    net = name if by_site else f"$(ls /sys/class/infiniband/{name}/device/net)"
+    known = {"at": at, "net": net, "should": expected.should}
     return Fix(f"{place}{summary}", tuple(one.format(name, **known) for one in commands))
 
 

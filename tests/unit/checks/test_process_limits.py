@@ -232,7 +232,7 @@ def test_one_rank_takes_what_eight_take() -> None:
     one = judged("pids", {Cgroups: caps, Intent: f.job(ranks_per_node=1)})
     assert " of which 100 are left; one rank takes " in one.message or "; one rank takes " in one.message
     several = judged("pids", {Cgroups: groups(pids=cap(400, 250)), Intent: f.job(ranks_per_node=8)})
-    assert "leaves 400 processes and threads, of which 150 are left; 8 ranks take " in several.message
+    assert "allows 400 processes and threads, of which 150 are left; 8 ranks take " in several.message
 
 
 def test_all_threads_of_the_machine_leave_enough() -> None:
