@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import pathlib
-import resource
 from typing import Any
 
 import pytest
@@ -399,25 +397,3 @@ def test_a_frozen_file_system_is_thawed_before_a_reboot() -> None:
     found = said(files, log=(HUNG, LOCKUP))
     thaws = {name: any("fsfreeze -u" in line for line in one.fix.commands) for name, one in found.items() if one.fix}
     assert thaws == {"tasks": True, "CPU 3": False}, found
-
-
-def test_a_limit_of_file_size_is_no_fault_of_the_folders() -> None:
-    """`ulimit -f 1`: each folder refuses the trial, and there is one thing to mend."""
-    refused = dict.fromkeys(("/", "/tmp", "/var/tmp", "/proc/self/cwd"), errno.EFBIG)
-    found = said(rooms=refused)
-    assert [name for name, one in found.items() if one.status is FAIL] == ["file size"] and "temporary files" not in found
-    one = found["file size"]
-    assert "ulimit -f" in one.message and one.fix is not None and one.fix.commands == ("ulimit -f unlimited",)
-    both = said(rooms={**refused, "/var/tmp": errno.ENOSPC})
-    assert {name for name, one in both.items() if one.status is FAIL} == {"file size", "/var/tmp"}
-
-
-def test_a_write_that_is_cut_short_says_why(tmp_path: pathlib.Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
-    try:
-        told = LiveHost().ask(f"room:{tmp_path}")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert isinstance(told, dict) and told["name"] in ("EFBIG", "")  # "": there are no files without a name
-    assert told["name"] == "EFBIG" or not told["tried"]
