@@ -90,7 +90,7 @@ class Block(NamedTuple):
         messages = list(dict.fromkeys(clean(f.message) for f in self.findings))
         kinds = list(dict.fromkeys(map(bare, self.findings)))
         said = kinds[0] if len(kinds) == 1 < len(messages) else as_one(messages)
-        said = said or f"{messages[0]}; and {len(kinds) - 1} alike"
+        said = said or f"{kinds[0]}; and {len(kinds) - 1} alike"
         if len(messages) > 1 and (reason := self._reason):
             said = f"{listed(self._lost, _FEW)}: {reason}"
         if len(self.checks) > 1:
