@@ -65,22 +65,22 @@ def gpu_mapping(
         yield unknown(f"which rank gets which GPU could not be read: {lost}", how=layers.look_for_gpus(gpus, vantage))
         return
     gone = layers.lost(layers.gpu_layers(pci, gpus, run), vantage)
-    yield _ranks(gpus, ranks, environ.launcher, used_nccl(libraries, run), layers.crowds(environ), gone)
+    yield _ranks(gpus, ranks, environ, environ.launcher, used_nccl(libraries, run), gone)
     yield _given(gpus, environ, vantage)
     yield in_use.judge(gpus, users, ranks, environ)
 
 
 def _ranks(
-    gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavailable, crowds: bool, gone: tuple[str, ...]
+    gpus: Gpus, ranks: Ranks, environ: Environ, launcher: Launcher, nccl: Version | Unavailable, gone: tuple[str, ...]
 ) -> Finding:
-    """`crowds`: NCCL is told that several ranks may have one GPU; `gone`: GPUs that the driver lost."""
+    """`gone`: GPUs that the driver lost."""
     if launcher.local_rank is None:
         return skip("this process is no rank: its launcher gives GPUs to ranks when it starts", subject=RANKS)
     if isinstance(ranks.seen, Unavailable):
         return unknown(f"the other ranks of this node could not be read: {ranks.seen}", subject=RANKS)
     own = [one for one in ranks.seen if one.same]
     taken = devices.taken(own, gpus)
-    shared, text = devices.shared(taken, gpus, nccl, crowds), ""
+    shared, text = devices.shared(taken, gpus, nccl, layers.crowds(environ)), ""
     masks = {one.local_rank: one.mask for one in own}
     if shared is not None:
         by = (
@@ -91,7 +91,7 @@ def _ranks(
         text = f"{_named(shared.ranks)} of this node take {shared.what}, {by}"
         if shared.allowed is False:
             why = "NCCL ends with: Duplicate GPU detected"
-            fix = devices.mend([masks[rank] for rank in shared.ranks], gpus, launcher, gone)
+            fix = devices.mend([masks[rank] for rank in shared.ranks], gpus, environ, gone)
             return fail(text, subject=RANKS, cause="duplicate_gpu", loss=cost.STOPS, fix=fix, why=why, gpu=shared.device)
     if some := taken.without:
         without = [masks[rank] for rank in some]
@@ -101,7 +101,7 @@ def _ranks(
             there = f"{count(devices.shown(gpus), 'GPU')} for {count(len(masks), 'rank')}"
             text = f"there is no GPU for {_named(some)} of this node: NVML shows {there}"
         text += f"; PCI shows {', '.join(gone)} as well, which the driver lost" if gone else ""
-        return fail(text, subject=RANKS, loss=cost.STOPS, fix=devices.mend(without, gpus, launcher, gone))
+        return fail(text, subject=RANKS, loss=cost.STOPS, fix=devices.mend(without, gpus, environ, gone))
     if taken.unclear:
         rank, lost = min(taken.unclear.items())
         return unknown(f"which GPU rank {rank} takes is not known: {lost}", subject=RANKS, how=PARTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from netdoctor.facts.environ import Environ
@@ -14,14 +15,16 @@ from netdoctor.facts.ranks import SeenRank, masked, old_mig
 from netdoctor.model import Fix, Kind, Unavailable, record
 from netdoctor.nccl import gpu_driver
 
+_MASK: Final = "CUDA_VISIBLE_DEVICES"
+_UNSET: Final = f"unset {_MASK}"
 _BY_NUMBER: Final = "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # in the program"
 UNMASK: Final = Fix(
     "take CUDA_VISIBLE_DEVICES out of shell, image, job script and wrapper: each rank takes the GPU of its number",
-    ("unset CUDA_VISIBLE_DEVICES", _BY_NUMBER),
+    (_UNSET, _BY_NUMBER),
 )
 _BY_SLURM: Final = Fix(
     "let srun give each rank a GPU of its own, or take CUDA_VISIBLE_DEVICES away and use the local rank",
-    ("srun --gpus-per-task=1 --gpu-bind=single:1 …", "unset CUDA_VISIBLE_DEVICES", _BY_NUMBER),
+    ("srun --gpus-per-task=1 --gpu-bind=single:1 …", _UNSET, _BY_NUMBER),
 )
 BACK: Final = Fix("look for its Xid, then reset or reboot", ("dmesg | grep -i -e xid -e nvrm", "nvidia-smi -L"))
 _FEWER: Final = {
@@ -82,15 +85,19 @@ def _unclear(has: tuple[str, ...], gpus: Gpus) -> Unavailable | None:
     return Unavailable(Kind.NOT_READ, text)
 
 
-def mend(masks: Sequence[str | None], gpus: Gpus, launcher: Launcher, gone: tuple[str, ...]) -> Fix:
+def mend(masks: Sequence[str | None], gpus: Gpus, environ: Environ, gone: tuple[str, ...]) -> Fix:
     """Of ranks that share a GPU or have none.  Where no mask stands in their way there are fewer GPUs than ranks; a mask that
     names more than there are lacks the one that the driver lost (`gone`)."""
     masked_out = [mask for mask in masks if mask is not None]
     if gone and all(len(named_gpus(mask)) > len(masked(mask, gpus)) for mask in masked_out):
         return BACK
     if not masked_out:
-        return fewer(launcher, shown(gpus))
-    return _BY_SLURM if launcher.name == "slurm" else UNMASK  # srun alone gives each of them GPUs of its own
+        return fewer(environ.launcher, shown(gpus))
+    of_slurm = environ.launcher and environ.launcher.name == "slurm"  # which alone gives each of them GPUs of its own
+    fix = _BY_SLURM if of_slurm else UNMASK
+    if isinstance(environ.get(_MASK), str):
+        return fix
+    return replace(fix, commands=tuple(one for one in fix.commands if one != _UNSET))  # who starts each of them sets it
 
 
 def shown(gpus: Gpus) -> int:

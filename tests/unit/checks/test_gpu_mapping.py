@@ -87,11 +87,15 @@ def of_ranks(*masks: str | None, nccl: str = "2.29.7", driver: str | Unavailable
     return found
 
 
-def whole(masks: list[str | None], name: str = "torchrun", gpus: int = 8) -> Finding:
-    """What is said of ranks with these masks on a node of eight GPUs of which NVML shows so many."""
+def whole(masks: list[str | None], name: str = "torchrun", gpus: int = 8, *, own: bool = True) -> Finding:
+    """What is said of ranks with these masks on a node of eight GPUs of which NVML shows so many.  `own`: this process has
+    the first one's."""
+    here = {"CUDA_VISIBLE_DEVICES": str(masks[0])} if own and masks[0] is not None else {}
     facts = {
         Ranks: Ranks(tuple(SeenRank(100 + n, n, mask, same=True) for n, mask in enumerate(masks))),
-        Environ: f.environ({}, Launcher(name, 0, len(masks), 0, len(masks))),
+        Environ: f.environ(
+            {} if here is None else {"CUDA_VISIBLE_DEVICES": here}, Launcher(name, 0, len(masks), 0, len(masks))
+        ),
         Gpus: f.gpus(gpus),
         Baseline: Unavailable("refused", "--no-allreduce"),
     }
@@ -104,6 +108,7 @@ def whole(masks: list[str | None], name: str = "torchrun", gpus: int = 8) -> Fin
     [
         (whole(["0"] * 8), "by CUDA_VISIBLE_DEVICES and their numbers", "unset CUDA_VISIBLE_DEVICES"),
         (whole(["0,1,2,3"] * 8), "CUDA_VISIBLE_DEVICES leaves no GPU for ranks 4, 5, 6, 7", "unset CUDA_VISIBLE_DEVICES"),
+        (whole(["0"] * 8, own=False), "by CUDA_VISIBLE_DEVICES", "torch.cuda.set_device("),  # a wrapper sets it
         (whole(["0"] * 8, "slurm"), "by CUDA_VISIBLE_DEVICES", "srun --gpus-per-task=1"),
         (whole([None] * 8, gpus=7), "no GPU for rank 7 of this node: NVML shows 7 GPUs for 8 ranks; PCI shows", "dmesg"),
         (whole(["0,1,2,3,4,5,6,7"] * 8, gpus=7), "CUDA_VISIBLE_DEVICES leaves no GPU for rank 7 here; PCI shows", "dmesg"),
