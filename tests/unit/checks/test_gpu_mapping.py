@@ -93,9 +93,7 @@ def whole(masks: list[str | None], name: str = "torchrun", gpus: int = 8, *, own
     here = {"CUDA_VISIBLE_DEVICES": str(masks[0])} if own and masks[0] is not None else {}
     facts = {
         Ranks: Ranks(tuple(SeenRank(100 + n, n, mask, same=True) for n, mask in enumerate(masks))),
-        Environ: f.environ(
-            {} if here is None else {"CUDA_VISIBLE_DEVICES": here}, Launcher(name, 0, len(masks), 0, len(masks))
-        ),
+        Environ: f.environ(here, Launcher(name, 0, len(masks), 0, len(masks))),
         Gpus: f.gpus(gpus),
         Baseline: Unavailable("refused", "--no-allreduce"),
     }
