@@ -118,7 +118,7 @@ HOST: Final = {
     ),
     "pids": Fix(
         "let the job's cgroup have more processes and threads: no ulimit lifts this limit",
-        ("echo max > FILE   # as root, for as long as it is there",),
+        ("echo max > FILE   # pids.max, as root: for as long as this cgroup is there",),
         ("TasksMax=infinity in the systemd unit that starts the job: slurmd.service, or user-.slice of a login",),
     ),
     "cpu": Fix(
