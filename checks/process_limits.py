@@ -6,7 +6,7 @@ lies between depends on what nobody knows here: a DataLoader's workers, the data
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -98,6 +98,7 @@ class Here:
     job_certain: int
     intent: Intent
     vantage: Vantage
+    hard: Mapping[str, int]  # limits of this process
 
     @property
     def who(self) -> str:
@@ -111,26 +112,37 @@ class Here:
     def whoever(self) -> str:
         return self.who if self.certain == self.ranks else f"{self.certain} to {self.ranks} ranks (a launcher's one task here)"
 
+    def _hard(self, flag: str, cap: Cap, need: Need) -> str:
+        """How far a process may raise its limit itself; "-": not so far that it would be enough; "": it is no such limit."""
+        hard = self.hard.get(flag)
+        if hard is None or hard == UNLIMITED:
+            return "" if hard is None else "unlimited"
+        return "-" if hard <= cap.most or hard < need.least else str(hard)
+
     def judged(self, subject: str, cap: Cap, need: Need, flag: str, what: str, mend: Fix | None = None) -> Finding:
         """One limit; `what` has a place for a figure."""
         used, name = cap.used or 0, cap.file.rpartition("/")[2]
-        left, fix = cap.most - used, mend or fix_container(self.vantage, flag)
+        left, fix = cap.most - used, mend or fix_container(self.vantage, flag, file=cap.file, hard=self._hard(flag, cap, need))
         evidence: dict[str, Any] = {"limit": cap.most, "ranks": self.ranks, "least": need.least, "enough": need.most}
         said: dict[str, Any] = {"subject": subject, "measured": {"file": cap.file, "used": used}, **evidence}
         has = f"{name} leaves {what.format(_figure(subject, cap.most))}"
+        each = "each of " if subject == "nofile" and self.ranks > 1 else ""  # a limit of the process
         if cap.most < need.least:
             cores = cost.less(cap.most, need.least, "cores that the main threads of these ranks need")
-            text = f"{has}; {self.who_if_few} must have {_figure(subject, need.least)} at least"
+            text = f"{has}; {each}{self.who_if_few} must have {_figure(subject, need.least)} at least"
             return fail(text, fix=fix, why=need.what, loss=cores if subject == "cpu" else None, **said)
         if isinstance(cap.used, Unavailable):
             return unknown(f"{has}, and how much of it is taken could not be read: {cap.used}", **said)
         if left < need.most:  # what is taken may be this very job's
-            taken = ", and much of that is taken" if left < need.least or cap.most >= need.most or 2 * used > cap.most else ""
-            text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
+            tight = left < need.least or cap.most >= need.most or 2 * used > cap.most
+            taken = f", of which {_figure(subject, max(0, left))} {'is' if left == 1 else 'are'} left" if tight else ""
+            verb = "takes" if each or self.whoever == _ranks(1) else "take"
+            has = has.replace(" leaves ", " allows ", 1) if taken else has
+            text = f"{has}{taken}; {each}{self.whoever} {verb} {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))
         notes = () if subject in ("cpu", "nofile") else (WORKERS,)
-        return ok(f"{has}; {self.who} can do with {_figure(subject, need.most)}", notes=notes, **said)
+        return ok(f"{has}; {each}{self.who} can do with {_figure(subject, need.most)}", notes=notes, **said)
 
 
 def _ranks(number: int) -> str:
@@ -175,7 +187,7 @@ def limits(
     shown = len(gpus.visible or ()) or intent.ranks_most
     certain, ranks = (intent.ranks_per_node or min(count, shown) for count in (intent.ranks_here, intent.ranks_most))
     at_most = MANY_NODES if intent.uncounted else nodes
-    here = Here(ranks, certain, intent.ranks_most * at_most, intent.ranks_here * nodes, intent, vantage)
+    here = Here(ranks, certain, intent.ranks_most * at_most, intent.ranks_here * nodes, intent, vantage, kernel.hard)
     opened = 0 if why or not vantage.job_environment else footprint.hcas_opened(rdma, net, environ, libraries)
     nccl = Unavailable(Kind.NOT_READ, why) if why else used_nccl(libraries, baseline)
     each = footprint.least(environ, nccl, opened, ranks=0 if why else here.job_certain, cuda=bool(gpus.visible))
@@ -246,7 +258,7 @@ def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> F
         return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
     used = tasks.of_user if tasks.of_user is not None else Unavailable(Kind.NOT_READ, "nobody counted them")
     what = "{} processes and threads for all that the user runs on this machine"
-    found = here.judged("nproc", Cap("ulimit -u", limit, used), need, "pids", what)
+    found = here.judged("nproc", Cap("ulimit -u", limit, used), need, "nproc", what)
     # What a PID namespace or hidepid hides of his is no more than all users' together.
     bounded = isinstance(kernel.threads, int) and limit - kernel.threads >= need.most
     if found.status is not Status.PASS or ran or bounded or (vantage.initial_pids and tasks.hidden is False):
