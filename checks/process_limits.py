@@ -179,7 +179,7 @@ def limits(
     opened = 0 if why or not vantage.job_environment else footprint.hcas_opened(rdma, net, environ, libraries)
     nccl = Unavailable(Kind.NOT_READ, why) if why else used_nccl(libraries, baseline)
     each = footprint.least(environ, nccl, opened, ranks=0 if why else here.job_certain, cuda=bool(gpus.visible))
-    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, each.files, here)
+    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, each, here)
     cpus = len(cpu.online or range(MANY))
     threads = Need(
         each.threads * certain,
@@ -200,14 +200,15 @@ def limits(
     yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
 
 
-def _files(limit: int | Unavailable, sockets: int, own: int, here: Here) -> Finding:
+def _files(limit: int | Unavailable, sockets: int, own: footprint.Least, here: Here) -> Finding:
     """RLIMIT_NOFILE, the soft one: NCCL lifts it in the process of rank 0 alone (src/bootstrap.cc, setFilesLimit)."""
     if isinstance(limit, Unavailable):
         return unknown(f"the limit of open files could not be read: {limit}", subject="nofile")
     peers = here.job - 1
     # Gloo connects each pair of ranks (gloo/rendezvous/context.cc, connectFullMesh); by its own choice of a lazy one, later.
     gloo = peers * here.intent.gloo_groups
-    least = own + ((here.job_certain - 1) * here.intent.gloo_groups if here.intent.by_gloo else 0)
+    by_gloo = (here.job_certain - 1) * here.intent.gloo_groups if here.intent.by_gloo else 0
+    least = max(own.files + by_gloo, own.polled)
     of_nccl = nccl_ports.descriptors(here.ranks, sockets, peers if here.intent.all_to_all else 0)
     most = FILES_MOST + of_nccl * here.intent.communicators + gloo + here.job  # TCPStore: one a rank, at rank 0
     what = (
@@ -217,6 +218,8 @@ def _files(limit: int | Unavailable, sockets: int, own: int, here: Here) -> Find
     )
     if limit == UNLIMITED:
         return ok("open files are not limited", subject="nofile", ranks=here.ranks)
+    if own.files + by_gloo <= limit < own.polled:
+        what = f"NCCL's proxy polls {own.polled} places at once, which the kernel refuses below that limit (poll(2), EINVAL)"
     return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most, what), "nofile", "{} descriptors a process")
 
 
