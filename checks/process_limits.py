@@ -28,9 +28,13 @@ from netdoctor.api import (
     Kernel,
     Kind,
     Libraries,
+    LimitsMet,
+    Memory,
     Net,
     Pci,
     Rdma,
+    Rose,
+    Spare,
     Status,
     Tasks,
     Unavailable,
@@ -60,7 +64,8 @@ FILES_MOST = 256  # libraries and the driver's devices
 # OpenMP and torch's intra-op pool take a thread a CPU; NCCL's socket helpers are 16 a connection at most (MAX_THREADS,
 # src/transport/net_socket.cc), and some thirty are CUDA's, autograd's and the watchdogs'.
 TASKS_MOST, MANY = 64, 4096  # as many CPUs as hardly any machine has, where they could not be counted
-PIDS = 32768  # a kernel's own choice, for few CPUs (include/linux/threads.h, PID_MAX_DEFAULT)
+PIDS_MOST = 1 << 22  # include/linux/threads.h, PID_MAX_LIMIT; what systemd sets
+FILES_OF_ALL = (1 << 63) - 1  # what systemd sets (src/core/main.c, bump_file_max_and_nr_open)
 MANY_NODES = 16384  # as many as hardly any job has, where nobody counts them
 CORES_LEAST = 1  # as cpu.numa_affinity: the main threads of the ranks would take turns
 CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is under way
@@ -69,6 +74,7 @@ MEMORY_LEAST = 64 << 20
 MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as much for CUDA's context and torch
 CORES = "a rank's main thread takes a core, and NCCL's proxy another while anything is under way"
 MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
+FULL = "where it is full, whoever opens one more is told `Too many open files in system`"
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
 WORKERS = "what the workers of a DataLoader take is not counted"
 MET = {
@@ -155,6 +161,8 @@ def limits(
     rdma: Rdma,
     libraries: Libraries,
     baseline: Baseline,
+    spare: Spare,
+    meanwhile: LimitsMet,
     vantage: Vantage,
 ) -> Iterator[Finding]:
     why = hcas.nothing_for_nccl(pci, gpus)
@@ -188,7 +196,8 @@ def limits(
     )
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     yield _nproc(kernel, tasks, threads, here, ran)
-    yield from _of_machine(kernel, threads, here)
+    yield from _of_machine(kernel, spare, threads, here)
+    yield from _files_of_all(spare.files, Need(each.files * certain, (each.files + FILES_MOST) * ranks, FULL), here)
     for subject, caps, need, what in (
         ("pids", cgroups.pids, threads, "{} processes and threads"),
         ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * certain, CORES_MOST * ranks, CORES), "{} cores"),
@@ -196,7 +205,10 @@ def limits(
     ):
         found = _tightest(subject, caps, need, what, here)
         found = found if ran else _unless_hidden(found, subject, cgroups.hidden)
-        yield _as_met(found, subject, {"pids": cgroups.refused, "memory": cgroups.killed}.get(subject))
+        found = _as_met(found, subject, {"pids": cgroups.refused, "memory": cgroups.killed}.get(subject))
+        found = _short_of_memory(found, spare.memory, need, here) if subject == "memory" else found
+        rose = {"pids": meanwhile.refused, "memory": meanwhile.killed}.get(subject)
+        yield _as_met_by_the_run(found, subject, rose, baseline, here) if rose else found
     yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
 
 
@@ -259,7 +271,7 @@ def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> F
     return replace(unknown(text, subject="nproc", how=AS_MANY, **found.evidence), measured=found.measured)
 
 
-def _of_machine(kernel: Kernel, need: Need, here: Here) -> Iterator[Finding]:
+def _of_machine(kernel: Kernel, spare: Spare, need: Need, here: Here) -> Iterator[Finding]:
     """What holds for all users, root too: a thread takes a PID (kernel/pid.c, alloc_pid), and threads are counted
     (kernel/fork.c, copy_process).  A kernel that has no such file has no such limit."""
     for name in ("kernel.pid_max", "kernel.threads-max"):
@@ -268,11 +280,54 @@ def _of_machine(kernel: Kernel, need: Need, here: Here) -> Iterator[Finding]:
             if limit.kind not in (Kind.ABSENT, Kind.NOT_READ, Kind.NOT_RECORDED):
                 yield unknown(f"the limit of threads of the whole machine could not be read: {limit}", subject=name)
             continue
-        # Some containers show their own threads as the machine's, or none: then those that are there count for nothing.
-        cap, fix = Cap(name, limit[0], kernel.threads or 0), fix_sysctl(here.vantage, name, str(PIDS + int(need.most)))
+        # Since Linux 6.14 each PID namespace has a pid_max of its own; all threads of the machine are no fewer than its.
+        used = max(kernel.threads or 0, spare.threads)
+        enough = min(1 << (used + int(need.most)).bit_length() + 1, PIDS_MOST)
+        cap, fix = Cap(name, limit[0], used), fix_sysctl(here.vantage, name, str(max(enough, PIDS_MOST >> 7)))
         found = here.judged(name, cap, need, "", "{} processes and threads for all users", fix)
         if found.status is not Status.PASS:
             yield found
+
+
+def _files_of_all(files: tuple[int, int] | Unavailable, need: Need, here: Here) -> Iterator[Finding]:
+    """The kernel's table of open files, which holds for all but who may go above it (fs/file_table.c, alloc_empty_file)."""
+    if isinstance(files, Unavailable) or (here.vantage.root_is_root and "CAP_SYS_ADMIN" in (here.vantage.capabilities or ())):
+        return
+    fix = fix_sysctl(here.vantage, "fs.file-max", str(FILES_OF_ALL))
+    found = here.judged("fs.file-max", Cap("fs.file-max", files[1], files[0]), need, "", "{} open files for all users", fix)
+    if found.status is not Status.PASS:
+        yield found
+
+
+def _short_of_memory(found: Finding, memory: Memory | Unavailable, need: Need, here: Here) -> Finding:
+    """What the machine has left, where that is less than the ranks certainly take: others may give back what they hold."""
+    if found.status is Status.FAIL or isinstance(memory, Unavailable) or memory.available >= need.least:
+        return found
+    held = f"; HugePages hold {size_text(memory.huge)}, for nobody else" if memory.available + memory.huge >= need.least else ""
+    text = f"the machine has {size_text(memory.available)} of memory left"
+    said: dict[str, Any] = {"subject": "memory", "ranks": here.ranks, "least": need.least}
+    measured = {"available": memory.available, "total": memory.total, "huge": memory.huge}
+    look = "ps -eo rss,pid,user,args --sort=-rss | head"
+    if held:
+        look = "grep -i huge /proc/meminfo; sysctl vm.nr_hugepages=NUMBER gives back those that nobody needs"
+    if memory.others < need.least:
+        text = f"{text}{held}; {here.who_if_few} must have {size_text(int(need.least))} at least"
+        return fail(text, how=look, measured=measured, why=need.what, **said)
+    text = f"{text}{held}, and {here.whoever} take {size_text(int(need.least))} at least"
+    return replace(unknown(text, how=look, measured=measured, **said), notes=found.notes)
+
+
+def _as_met_by_the_run(found: Finding, subject: str, rose: Rose, baseline: Baseline, here: Here) -> Finding:
+    """Of a run that did not finish it is the cause; of one that did, others of the same cgroup may have met it."""
+    text, how = f"while the all-reduce ran {MET[subject][0]}", f"cat {rose.file}"
+    measured = {**found.measured, "met_by_the_run": rose.times}
+    said: dict[str, Any] = {**found.evidence, "subject": subject}
+    if found.status is Status.FAIL:
+        return replace(found, notes=(*found.notes, text), measured=measured)
+    if baseline.run and baseline.run.finished:
+        return replace(unknown(f"{text}; it finished all the same", how=how, **said), notes=found.notes, measured=measured)
+    fix = fix_container(here.vantage, subject)
+    return replace(fail(text, fix=fix, how=how, **said), notes=found.notes, measured=measured)
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:

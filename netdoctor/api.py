@@ -34,6 +34,7 @@ from netdoctor.facts.kernel_log import LOOK_AT_LOG, WHOLE_LOG, Action, KernelLog
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import GIVE_PYTHON, JobPython, Linkage, Torch
+from netdoctor.facts.limits_met import LimitsMet, Rose
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import Version, parse as parse_version, text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
@@ -62,6 +63,7 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
+from netdoctor.facts.spare import Memory, Spare
 from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import CLOSED, Room, System
 from netdoctor.facts.tasks import Tasks
@@ -258,12 +260,14 @@ __all__ = [
     "Kind",
     "Launcher",
     "Libraries",
+    "LimitsMet",
     "Link",
     "Linkage",
     "LocalPorts",
     "LogFacts",
     "Loss",
     "MeetingFault",
+    "Memory",
     "MemoryPolicy",
     "Module",
     "Nccl",
@@ -295,6 +299,7 @@ __all__ = [
     "RdmaPort",
     "Reach",
     "Room",
+    "Rose",
     "Route",
     "Run",
     "Said",
@@ -304,6 +309,7 @@ __all__ = [
     "Setting",
     "Severity",
     "ShmProof",
+    "Spare",
     "Spread",
     "State",
     "Status",

@@ -30,6 +30,14 @@ class Counted:
 
 
 @record
+class Counter:
+    """A count that the kernel keeps of a limit that was met."""
+
+    file: str
+    key: str  # of the line in it
+
+
+@record
 class Cgroups(Fact):
     """The limits of CPU, memory, processes and RDMA that this process's cgroups set.
 
@@ -145,6 +153,17 @@ class _Look:
             if name in there and (got := _value(self.host, self.controller, level, name)) is not None:
                 yield got
 
+    def counters(self) -> Iterator[Counter]:
+        """Of its own cgroup and those up to the job's; above them each level's own limit alone, for what meets the limit of
+        one cgroup is counted in all above it (cgroup-v2.rst, pids.events.local, since Linux 6.11)."""
+        levels = self.levels or ()
+        file, key = _COUNTS[self.controller][0 if self.v2 else 1]
+        own = max((n for n, level in enumerate(levels) if _OF_JOB.fullmatch(level)), default=0)
+        for n, level in enumerate(levels):
+            name = file if n <= own else f"{file}.local"
+            if (n <= own or self.controller == "pids") and name in (names(self.host, level) or ()):
+                yield Counter(f"{level}/{name}", key)
+
     def counted(self) -> Counted | None | Unavailable:
         """The most of its own cgroup and of those above it up to the job's: by v2 what is above counts for what is below."""
         levels = self.levels
@@ -162,6 +181,14 @@ class _Look:
                 return text if of_job else None  # of another than the job's no claim is made
             told += [int(one) for one in re.findall(rf"^{key} (\d{{1,18}})$", text, re.ASCII | re.MULTILINE)]
         return Counted(max(told), bool(of_job)) if told else None
+
+
+def counters(host: Host, controller: str) -> tuple[Counter, ...]:
+    """What counts how often the limits of this process's cgroups were met; () where nothing does, or could be read."""
+    own, mounts = read(host, "/proc/self/cgroup"), read(host, "/proc/self/mountinfo")
+    if isinstance(own, Unavailable) or isinstance(mounts, Unavailable):
+        return ()
+    return tuple(_Look(host, controller, own, mounts).counters())
 
 
 def _mounted(mounts: str, controller: str | None) -> list[tuple[str, str]]:

@@ -148,7 +148,7 @@ _LIMITS: Final = (
         replace(
             _DESCRIPTORS,
             confidence=Confidence.STRONG_PLUS,
-            message="the limit of open files is below the number of places that NCCL's proxy polls at once (74 since 2.25): its thread ended",
+            message="NCCL's proxy ended: the limit of open files is below the 74 places (65 before 2.25) that it polls at once",
             why="whoever connects to that proxy waits for ever: the job hangs or fails at its first collective",
         ),
         info=False,
