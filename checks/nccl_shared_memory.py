@@ -47,6 +47,7 @@ from netdoctor.api import (
     layers,
     missing,
     nccl_param,
+    no_nccl,
     ok,
     record,
     shm_connections,
@@ -156,8 +157,8 @@ def shared_memory(
         yield _elsewhere(vantage)
         return
     run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_most
-    if run is None and isinstance(torch, Finding):
-        yield torch
+    if (nothing := no_nccl(torch, libraries, run)) is not None:
+        yield nothing
         return
     lost = layers.lost_runs(baseline.run, path.runs)
     version, nodes = used_nccl(libraries, baseline), job.count

@@ -32,6 +32,8 @@ from netdoctor.api import (
     loader_rules_say,
     missing,
     net_plugin,
+    no_nccl,
+    of_no_torch,
     ok,
     parse_version,
     seen_loaded,
@@ -57,8 +59,12 @@ def nccl_version(
     torch = job_torch(libraries, pci, gpus)
     run = baseline.nccl_run
     if isinstance(torch, Finding):
-        found = _without_torch(run, libraries) if run else None
-        if found is None:
+        alone = run is None or run.via is Caller.NCCL
+        nothing, own = no_nccl(torch, libraries, run), of_no_torch(libraries) if alone else None
+        mapped = run.mapped if run and alone else ()
+        said = run.nccl_version if run and mapped else version_text(own.version) if own and own.version else ""
+        found = _without_torch(mapped or ((own.path,) if own else ()), said, libraries)
+        if nothing is not None or found is None:
             yield torch
             return
     else:
@@ -103,20 +109,22 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch, environ: Environ) 
     return ok(message, notes=notes, nccl=version_text(version), mapped=sorted(every))
 
 
-def _without_torch(run: Run, libraries: Libraries) -> Finding | None:
-    """Of a job that has no torch, whose ranks used a libnccl by themselves; None where there is no such run."""
+def _without_torch(used: tuple[str, ...], said: str, libraries: Libraries) -> Finding | None:
+    """Of a job that has no torch: what its ranks mapped, or what its Python brings; None where there is neither."""
     torch, every = libraries.torch, libraries.nccl
-    if run.via is not Caller.NCCL or not isinstance(torch, Unavailable) or torch.kind != Kind.ABSENT or not run.mapped:
+    if not isinstance(torch, Unavailable) or torch.kind != Kind.ABSENT or not used:
         return None
     if isinstance(every, Unavailable) or libraries.incomplete:
         why = every if isinstance(every, Unavailable) else "; ".join(libraries.incomplete)
         return unknown(f"the job has no torch, and which other libnccl it could load is not known: {why}")
-    known = {path: libraries.nccl_version(path) for path in run.mapped} | {one.path: one.version for one in every}
+    known = {path: libraries.nccl_version(path) for path in used} | {one.path: one.version for one in every}
     if len({version_text(v) if v else path for path, v in known.items()}) > 1:
         listed = ", ".join(f"{path} ({version_text(v) if v else v})" for path, v in known.items())
         text = f"the job has no torch, and what it loads NCCL by decides which: {listed}"
-        return unknown(text, how="grep libnccl /proc/PID/maps of the job; leave one of them", mapped=sorted(run.mapped))
-    return ok(f"NCCL {run.nccl_version} from {run.mapped[0]}", nccl=run.nccl_version, mapped=sorted(run.mapped))
+        return unknown(text, how="grep libnccl /proc/PID/maps of the job; leave one of them", mapped=sorted(used))
+    if not said:
+        return unknown(f"the version of {used[0]} could not be read: {known[used[0]]}")
+    return ok(f"NCCL {said} from {used[0]}", nccl=said, mapped=sorted(used))
 
 
 def _older(version: Version, torch: Torch, without: Changes) -> Finding | None:

@@ -26,6 +26,7 @@ from netdoctor.api import (
     job_torch,
     nccl_plugins,
     net_plugin,
+    no_nccl,
     seen_loaded,
     transport,
     used_nccl,
@@ -45,8 +46,8 @@ def plugins(
 ) -> Iterator[Finding]:
     run = baseline.nccl_run
     torch = job_torch(libraries, pci, gpus)
-    if isinstance(torch, Finding) and run is None:
-        yield torch
+    if (nothing := no_nccl(torch, libraries, run)) is not None:
+        yield nothing
         return
     version = used_nccl(libraries, baseline)
     found = [net_plugin.judge(libraries, environ, rdma, transport.log_of(run), version)]

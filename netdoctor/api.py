@@ -112,7 +112,7 @@ from netdoctor.nccl.shm_connections import bytes_of as shm_connections
 from netdoctor.nccl.shm_proof import REFUSED as SHM_REFUSED, ShmProof
 from netdoctor.nccl.spread import Spread
 from netdoctor.nccl.turns import Nccl
-from netdoctor.nccl.used_version import job_torch, loader_rules_say, seen_loaded, used_nccl
+from netdoctor.nccl.used_version import job_torch, loader_rules_say, no_nccl, of_no_torch, seen_loaded, used_nccl
 from netdoctor.variables import hardware_rules as node_variables, judge as nccl_environment
 
 Judge = Callable[..., Iterable[Finding]]
@@ -374,7 +374,9 @@ __all__ = [
     "nccl_ports",
     "neighbours",
     "net_plugin",
+    "no_nccl",
     "node_variables",
+    "of_no_torch",
     "ok",
     "one_subnet",
     "open_errors",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import GIVE_PYTHON, Linkage, Torch
+from netdoctor.facts.nccl_choice import brought
 from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import WITH_RUN, Baseline
+from netdoctor.facts.runs import WITH_RUN, Baseline, Run
 from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.model import Finding, Kind, Status, Unavailable
 from netdoctor.nccl.hcas import no_accelerator
@@ -20,13 +21,31 @@ def used_nccl(libraries: Libraries, baseline: Baseline) -> Version | Unavailable
         return found
     python, torch = libraries.python, libraries.torch
     if isinstance(torch, Unavailable):
-        return torch
+        own = of_no_torch(libraries)
+        return own.version if own is not None else torch
     if isinstance(libraries.nccl, Unavailable):
         return libraries.nccl
     if not python or python.ours:
         return Unavailable(Kind.NOT_READ, "the job's own Python is not known")
     used = libraries.at(torch.nccl_path) if isinstance(torch.nccl_path, str) else None
     return used.version if used else Unavailable(Kind.NOT_READ, "which NCCL the job uses is not known")
+
+
+def of_no_torch(libraries: Libraries) -> NcclLibrary | None:
+    """The libnccl of a job that has no torch (JAX, nccl-tests), where its Python or its environment brings one; what the node
+    has besides may be anybody's."""
+    python, torch = libraries.python, libraries.torch
+    if not python or python.ours or not isinstance(torch, Unavailable) or torch.kind is not Kind.ABSENT:
+        return None
+    path = brought(libraries)
+    return libraries.at(path) if path else None
+
+
+def no_nccl(torch: Torch | Finding, libraries: Libraries, run: Run | None) -> Finding | None:
+    """Why there is no NCCL of the job's to judge; None: a run, its torch or what its Python brings is one."""
+    if not isinstance(torch, Finding) or run is not None:
+        return None
+    return None if torch.status is Status.UNKNOWN and of_no_torch(libraries) is not None else torch
 
 
 def seen_loaded(finding: Finding, vantage: Vantage, baseline: Baseline) -> Finding:
