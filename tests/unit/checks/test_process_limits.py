@@ -395,3 +395,18 @@ def test_what_the_run_met(subject: str) -> None:
         assert tight.status is FAIL and tight.measured["met_by_the_run"] == 3 and "must have" in tight.message
     lost = {LimitsMet: LimitsMet(LOST, LOST)}
     assert judged(subject, lost).status is PASS
+
+
+@pytest.mark.parametrize(
+    ("folder", "runtime", "words"),
+    [
+        ("/sys/fs/cgroup/pids/x", None, "echo max > /sys/fs/cgroup/pids/x/pids.max"),
+        ("/sys/fs/cgroup/user.slice/user-7.slice", None, "systemctl set-property --runtime user-7.slice TasksMax=infinity"),
+        ("/sys/fs/cgroup", "docker", "docker run --pids-limit=-1 …"),
+    ],
+)
+def test_no_ulimit_lifts_the_limit_of_a_cgroup(folder: str, runtime: str | None, words: str) -> None:
+    who = f.vantage(runtime=runtime)
+    found = judged("pids", {Cgroups: groups(pids=(Cap(f"{folder}/pids.max", 3),)), Vantage: who})
+    assert found.fix is not None and found.fix.commands == (words,)
+    assert not any("ulimit" in one or "nproc" in one for one in (*found.fix.commands, *found.fix.persistent))
