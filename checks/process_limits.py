@@ -75,6 +75,7 @@ MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as 
 CORES = "a rank's main thread takes a core, and NCCL's proxy another while anything is under way"
 MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
 FULL = "where it is full, whoever opens one more is told `Too many open files in system`"
+NO_SUCH = (Kind.ABSENT, Kind.NOT_READ, Kind.NOT_RECORDED, Kind.UNSUPPORTED)  # a kernel without it, or nobody looked
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
 WORKERS = "what the workers of a DataLoader take is not counted"
 MET = {
@@ -277,7 +278,7 @@ def _of_machine(kernel: Kernel, spare: Spare, need: Need, here: Here) -> Iterato
     for name in ("kernel.pid_max", "kernel.threads-max"):
         limit = kernel.sysctl_ints(name)
         if isinstance(limit, Unavailable):
-            if limit.kind not in (Kind.ABSENT, Kind.NOT_READ, Kind.NOT_RECORDED):
+            if limit.kind not in NO_SUCH:
                 yield unknown(f"the limit of threads of the whole machine could not be read: {limit}", subject=name)
             continue
         # Since Linux 6.14 each PID namespace has a pid_max of its own; all threads of the machine are no fewer than its.
@@ -291,8 +292,11 @@ def _of_machine(kernel: Kernel, spare: Spare, need: Need, here: Here) -> Iterato
 
 def _files_of_all(files: tuple[int, int] | Unavailable, need: Need, here: Here) -> Iterator[Finding]:
     """The kernel's table of open files, which holds for all but who may go above it (fs/file_table.c, alloc_empty_file)."""
-    if isinstance(files, Unavailable) or (here.vantage.root_is_root and "CAP_SYS_ADMIN" in (here.vantage.capabilities or ())):
+    free = here.vantage.root_is_root and "CAP_SYS_ADMIN" in (here.vantage.capabilities or ())
+    if free or (isinstance(files, Unavailable) and files.kind in NO_SUCH):
         return
+    if isinstance(files, Unavailable):
+        return (yield unknown(f"how many files are open on the machine could not be read: {files}", subject="fs.file-max"))
     fix = fix_sysctl(here.vantage, "fs.file-max", str(FILES_OF_ALL))
     found = here.judged("fs.file-max", Cap("fs.file-max", files[1], files[0]), need, "", "{} open files for all users", fix)
     if found.status is not Status.PASS:
@@ -301,19 +305,21 @@ def _files_of_all(files: tuple[int, int] | Unavailable, need: Need, here: Here) 
 
 def _short_of_memory(found: Finding, memory: Memory | Unavailable, need: Need, here: Here) -> Finding:
     """What the machine has left, where that is less than the ranks certainly take: others may give back what they hold."""
+    if isinstance(memory, Unavailable) and memory.kind not in NO_SUCH and found.status is Status.PASS:
+        return unknown(f"how much memory the machine has left could not be read: {memory}", subject="memory")
     if found.status is Status.FAIL or isinstance(memory, Unavailable) or memory.available >= need.least:
         return found
-    held = f"; HugePages hold {size_text(memory.huge)}, for nobody else" if memory.available + memory.huge >= need.least else ""
-    text = f"the machine has {size_text(memory.available)} of memory left"
+    least = size_text(int(need.least))
     said: dict[str, Any] = {"subject": "memory", "ranks": here.ranks, "least": need.least}
     measured = {"available": memory.available, "total": memory.total, "huge": memory.huge}
-    look = "ps -eo rss,pid,user,args --sort=-rss | head"
-    if held:
+    held, look = "", "ps -eo rss,pid,user,args --sort=-rss | head"
+    if memory.available + memory.huge >= need.least:
+        held = f": HugePages hold {size_text(memory.huge)} for nobody else"
         look = "grep -i huge /proc/meminfo; sysctl vm.nr_hugepages=NUMBER gives back those that nobody needs"
     if memory.others < need.least:
-        text = f"{text}{held}; {here.who_if_few} must have {size_text(int(need.least))} at least"
+        text = f"the machine has not the {least} of memory that {here.who_if_few} must have at least{held}"
         return fail(text, how=look, measured=measured, why=need.what, **said)
-    text = f"{text}{held}, and {here.whoever} take {size_text(int(need.least))} at least"
+    text = f"the machine has less memory left than the {least} that {here.whoever} take at least{held}"
     return replace(unknown(text, how=look, measured=measured, **said), notes=found.notes)
 
 

@@ -27,6 +27,7 @@ from tests.support import facts as f
 from tests.support.machines.composed import Composed
 
 LOST, NO_RUN = Unavailable("denied"), Unavailable("refused", "--no-allreduce")
+GONE = Unavailable("absent")
 SPARE = Spare(Memory(2 << 40, 1 << 40, 0), (4000, 1 << 62), 400)
 # A rank of f.machine(): its main thread, two of NCCL's proxy, and one for each of eight HCAs.
 EACH = 11
@@ -346,7 +347,14 @@ def test_the_machine_has_pids_for_the_ranks(name: str, most: Any, threads: Any, 
 
 @pytest.mark.parametrize(
     ("used", "status"),
-    [(0, None), (1 << 20, UNKNOWN), ((1 << 20) - 8 * 289, None), ((1 << 20) - 8 * 289 + 1, UNKNOWN), (LOST, None)],
+    [
+        (0, None),
+        (1 << 20, UNKNOWN),
+        ((1 << 20) - 8 * 289, None),
+        ((1 << 20) - 8 * 289 + 1, UNKNOWN),
+        (LOST, UNKNOWN),
+        (GONE, None),
+    ],
 )
 def test_the_table_of_open_files_has_room(used: Any, status: Status | None) -> None:
     files = used if isinstance(used, Unavailable) else (used, 1 << 20)
@@ -362,18 +370,25 @@ def test_the_table_of_open_files_has_room(used: Any, status: Status | None) -> N
     [
         (2 << 40, 1 << 40, 0, PASS, "no cgroup"),
         (24 << 30, 512 << 20, 0, PASS, "no cgroup"),  # as much as the ranks take for certain
-        (24 << 30, 300 << 20, 0, UNKNOWN, "has 300 MiB of memory left, and 8 ranks take 512 MiB"),
+        (24 << 30, 300 << 20, 0, UNKNOWN, "left than the 512 MiB that 8 ranks take at least"),
         (24 << 30, 300 << 20, 21 << 30, UNKNOWN, "HugePages hold 21 GiB"),
         (24 << 30, 300 << 20, (24 << 30) - (400 << 20), FAIL, "HugePages hold 23."),
-        (24 << 30, 300 << 20, 100 << 20, UNKNOWN, "left, and"),  # without them it would be too little as well
-        (400 << 20, 300 << 20, 0, FAIL, "must have 512 MiB"),
+        (24 << 30, 300 << 20, 100 << 20, UNKNOWN, "take at least"),  # without them it would be too little as well
+        (400 << 20, 300 << 20, 0, FAIL, "not the 512 MiB"),
     ],
 )
 def test_what_memory_the_machine_has_left(total: int, available: int, huge: int, status: Status, words: str) -> None:
     found = judged("memory", {Intent: f.job(ranks_per_node=8), Spare: replace(SPARE, memory=Memory(total, available, huge))})
     assert found.status is status and words in found.message, found
+    assert ("HugePages" in found.message) is ("HugePages" in words)
     tight = {Cgroups: groups(memory=cap(10)), Spare: replace(SPARE, memory=Memory(total, available, huge))}
     assert "leaves 10" in judged("memory", tight).message  # a cgroup that is too narrow comes first
+
+
+def test_memory_that_is_not_read() -> None:
+    for memory, status in ((LOST, UNKNOWN), (GONE, PASS), (Unavailable("unsupported"), PASS)):
+        assert judged("memory", {Spare: replace(SPARE, memory=memory)}).status is status
+    assert judged("memory", {Spare: replace(SPARE, memory=LOST), Cgroups: groups(memory=cap(10))}).status is FAIL
 
 
 def test_the_threads_of_a_container_are_the_least_that_there_are() -> None:
