@@ -47,7 +47,6 @@ from netdoctor.api import (
     layers,
     missing,
     nccl_param,
-    no_nccl,
     ok,
     record,
     shm_connections,
@@ -156,9 +155,10 @@ def shared_memory(
     if not vantage.job_environment:
         yield _elsewhere(vantage)
         return
-    run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_most
-    if (nothing := no_nccl(torch, libraries, run)) is not None:
-        yield nothing
+    run, ranks = baseline.nccl_run, job.ranks_most
+    torch = job_torch(libraries, pci, gpus, run)
+    if isinstance(torch, Finding) and run is None:
+        yield torch
         return
     lost = layers.lost_runs(baseline.run, path.runs)
     version, nodes = used_nccl(libraries, baseline), job.count

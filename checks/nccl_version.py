@@ -32,8 +32,6 @@ from netdoctor.api import (
     loader_rules_say,
     missing,
     net_plugin,
-    no_nccl,
-    of_no_torch,
     ok,
     parse_version,
     seen_loaded,
@@ -56,19 +54,17 @@ def nccl_version(
     job: Intent,
     vantage: Vantage,
 ) -> Iterator[Finding]:
-    torch = job_torch(libraries, pci, gpus)
     run = baseline.nccl_run
-    if isinstance(torch, Finding):
-        alone = run is None or run.via is Caller.NCCL
-        nothing, own = no_nccl(torch, libraries, run), of_no_torch(libraries) if alone else None
-        mapped = run.mapped if run and alone else ()
-        said = run.nccl_version if run and mapped else version_text(own.version) if own and own.version else ""
-        found = _without_torch(mapped or ((own.path,) if own else ()), said, libraries)
-        if nothing is not None or found is None:
-            yield torch
-            return
-    else:
+    torch = job_torch(libraries, pci, gpus, run)
+    if isinstance(torch, Torch):
         found = (run and _of_the_run(run, libraries, torch, environ)) or _by_the_rules(libraries, torch, environ)
+    elif run and run.via is Caller.NCCL and run.mapped and _no_torch(libraries):
+        found = _without_torch(run.mapped, run.nccl_version, libraries)
+    elif isinstance(torch, Finding):
+        yield torch
+        return
+    else:
+        found = _without_torch((torch.path,), version_text(torch.version) if torch.version else "", libraries)
     found = _with_notes(found, libraries, job, net_plugin.gin_dies(str(found.evidence.get("nccl", "")), rdma, environ))
     yield replace(seen_loaded(found, vantage, baseline), subject="loaded")
 
@@ -109,11 +105,13 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch, environ: Environ) 
     return ok(message, notes=notes, nccl=version_text(version), mapped=sorted(every))
 
 
-def _without_torch(used: tuple[str, ...], said: str, libraries: Libraries) -> Finding | None:
-    """Of a job that has no torch: what its ranks mapped, or what its Python brings; None where there is neither."""
-    torch, every = libraries.torch, libraries.nccl
-    if not isinstance(torch, Unavailable) or torch.kind != Kind.ABSENT or not used:
-        return None
+def _no_torch(libraries: Libraries) -> bool:
+    return isinstance(libraries.torch, Unavailable) and libraries.torch.kind == Kind.ABSENT
+
+
+def _without_torch(used: tuple[str, ...], said: str, libraries: Libraries) -> Finding:
+    """Of a job that has no torch: what its ranks mapped, or what its Python brings."""
+    every = libraries.nccl
     if isinstance(every, Unavailable) or libraries.incomplete:
         why = every if isinstance(every, Unavailable) else "; ".join(libraries.incomplete)
         return unknown(f"the job has no torch, and which other libnccl it could load is not known: {why}")

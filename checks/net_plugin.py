@@ -26,7 +26,6 @@ from netdoctor.api import (
     job_torch,
     nccl_plugins,
     net_plugin,
-    no_nccl,
     seen_loaded,
     transport,
     used_nccl,
@@ -45,9 +44,9 @@ def plugins(
     vantage: Vantage,
 ) -> Iterator[Finding]:
     run = baseline.nccl_run
-    torch = job_torch(libraries, pci, gpus)
-    if (nothing := no_nccl(torch, libraries, run)) is not None:
-        yield nothing
+    torch = job_torch(libraries, pci, gpus, run)
+    if isinstance(torch, Finding) and run is None:
+        yield torch
         return
     version = used_nccl(libraries, baseline)
     found = [net_plugin.judge(libraries, environ, rdma, transport.log_of(run), version)]

@@ -29,12 +29,9 @@ from netdoctor.api import (
     Kind,
     Libraries,
     LimitsMet,
-    Memory,
     Net,
     Pci,
     Rdma,
-    Rose,
-    Spare,
     Status,
     Tasks,
     Unavailable,
@@ -162,7 +159,6 @@ def limits(
     rdma: Rdma,
     libraries: Libraries,
     baseline: Baseline,
-    spare: Spare,
     meanwhile: LimitsMet,
     vantage: Vantage,
 ) -> Iterator[Finding]:
@@ -197,8 +193,8 @@ def limits(
     )
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     yield _nproc(kernel, tasks, threads, here, ran)
-    yield from _of_machine(kernel, spare, threads, here)
-    yield from _files_of_all(spare.files, Need(each.files * certain, (each.files + FILES_MOST) * ranks, FULL), here)
+    yield from _of_machine(kernel, threads, here)
+    yield from _files_of_all(kernel.open_files, Need(each.files * certain, (each.files + FILES_MOST) * ranks, FULL), here)
     for subject, caps, need, what in (
         ("pids", cgroups.pids, threads, "{} processes and threads"),
         ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * certain, CORES_MOST * ranks, CORES), "{} cores"),
@@ -207,9 +203,8 @@ def limits(
         found = _tightest(subject, caps, need, what, here)
         found = found if ran else _unless_hidden(found, subject, cgroups.hidden)
         found = _as_met(found, subject, {"pids": cgroups.refused, "memory": cgroups.killed}.get(subject))
-        found = _short_of_memory(found, spare.memory, need, here) if subject == "memory" else found
-        rose = {"pids": meanwhile.refused, "memory": meanwhile.killed}.get(subject)
-        yield _as_met_by_the_run(found, subject, rose, baseline, here) if rose else found
+        found = _short_of_memory(found, kernel, need, here) if subject == "memory" else found
+        yield _as_met_by_the_run(found, subject, meanwhile, baseline, here)
     yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
 
 
@@ -272,7 +267,7 @@ def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> F
     return replace(unknown(text, subject="nproc", how=AS_MANY, **found.evidence), measured=found.measured)
 
 
-def _of_machine(kernel: Kernel, spare: Spare, need: Need, here: Here) -> Iterator[Finding]:
+def _of_machine(kernel: Kernel, need: Need, here: Here) -> Iterator[Finding]:
     """What holds for all users, root too: a thread takes a PID (kernel/pid.c, alloc_pid), and threads are counted
     (kernel/fork.c, copy_process).  A kernel that has no such file has no such limit."""
     for name in ("kernel.pid_max", "kernel.threads-max"):
@@ -282,7 +277,7 @@ def _of_machine(kernel: Kernel, spare: Spare, need: Need, here: Here) -> Iterato
                 yield unknown(f"the limit of threads of the whole machine could not be read: {limit}", subject=name)
             continue
         # Since Linux 6.14 each PID namespace has a pid_max of its own; all threads of the machine are no fewer than its.
-        used = max(kernel.threads or 0, spare.threads)
+        used = max(kernel.threads or 0, kernel.threads_seen)
         enough = min(1 << (used + int(need.most)).bit_length() + 1, PIDS_MOST)
         cap, fix = Cap(name, limit[0], used), fix_sysctl(here.vantage, name, str(max(enough, PIDS_MOST >> 7)))
         found = here.judged(name, cap, need, "", "{} processes and threads for all users", fix)
@@ -303,8 +298,9 @@ def _files_of_all(files: tuple[int, int] | Unavailable, need: Need, here: Here) 
         yield found
 
 
-def _short_of_memory(found: Finding, memory: Memory | Unavailable, need: Need, here: Here) -> Finding:
+def _short_of_memory(found: Finding, kernel: Kernel, need: Need, here: Here) -> Finding:
     """What the machine has left, where that is less than the ranks certainly take: others may give back what they hold."""
+    memory = kernel.memory
     if isinstance(memory, Unavailable) and memory.kind not in NO_SUCH and found.status is Status.PASS:
         return unknown(f"how much memory the machine has left could not be read: {memory}", subject="memory")
     if found.status is Status.FAIL or isinstance(memory, Unavailable) or memory.available >= need.least:
@@ -323,8 +319,11 @@ def _short_of_memory(found: Finding, memory: Memory | Unavailable, need: Need, h
     return replace(unknown(text, how=look, measured=measured, **said), notes=found.notes)
 
 
-def _as_met_by_the_run(found: Finding, subject: str, rose: Rose, baseline: Baseline, here: Here) -> Finding:
+def _as_met_by_the_run(found: Finding, subject: str, meanwhile: LimitsMet, baseline: Baseline, here: Here) -> Finding:
     """Of a run that did not finish it is the cause; of one that did, others of the same cgroup may have met it."""
+    rose = {"pids": meanwhile.refused, "memory": meanwhile.killed}.get(subject)
+    if not rose:
+        return found
     text, how = f"while the all-reduce ran {MET[subject][0]}", f"cat {rose.file}"
     measured = {**found.measured, "met_by_the_run": rose.times}
     said: dict[str, Any] = {**found.evidence, "subject": subject}

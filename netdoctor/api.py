@@ -13,7 +13,7 @@ from netdoctor.cluster.observations import Cluster, Culprit, Fault as MeetingFau
 from netdoctor.expectation import comparisons as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator, others
-from netdoctor.facts.cgroups import Cap, Cgroups, Counted
+from netdoctor.facts.cgroups import Cap, Cgroups, Counted, LimitsMet
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.dcgm import Dcgm, Diagnosed, Health as DcgmHealth, Incident, Outcome
@@ -34,7 +34,6 @@ from netdoctor.facts.kernel_log import LOOK_AT_LOG, WHOLE_LOG, Action, KernelLog
 from netdoctor.facts.layers import Bound, Gift, GpuLayers, Said
 from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import GIVE_PYTHON, JobPython, Linkage, Torch
-from netdoctor.facts.limits_met import LimitsMet, Rose
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.nccl_version import Version, parse as parse_version, text as version_text
 from netdoctor.facts.net import Address, Link, LocalPorts, Net, Peer, Route
@@ -63,7 +62,6 @@ from netdoctor.facts.runs import (
     TorchFacts,
     Way,
 )
-from netdoctor.facts.spare import Memory, Spare
 from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import CLOSED, Room, System
 from netdoctor.facts.tasks import Tasks
@@ -112,7 +110,7 @@ from netdoctor.nccl.shm_connections import bytes_of as shm_connections
 from netdoctor.nccl.shm_proof import REFUSED as SHM_REFUSED, ShmProof
 from netdoctor.nccl.spread import Spread
 from netdoctor.nccl.turns import Nccl
-from netdoctor.nccl.used_version import job_torch, loader_rules_say, no_nccl, of_no_torch, seen_loaded, used_nccl
+from netdoctor.nccl.used_version import job_torch, loader_rules_say, seen_loaded, used_nccl
 from netdoctor.variables import hardware_rules as node_variables, judge as nccl_environment
 
 Judge = Callable[..., Iterable[Finding]]
@@ -190,8 +188,7 @@ def fail(
     **evidence: Any,
 ) -> Finding:
     """Something is wrong.  `loss` says what it takes from the job (`cost` has the formulas), and so how bad it is; both
-    default to those of the check's cause.  `severity` is for a site's own checks that know better.
-    `cure` is tried by the engine."""
+    default to those of the check's cause.  `severity` is for a site's own checks; the engine tries `cure`."""
     said = (message, subject, severity, cause, expected, evidence, measured or {})
     return Finding(Status.FAIL, *said, how=how, why=why, fix=fix, cure=cure, loss=loss)
 
@@ -267,7 +264,6 @@ __all__ = [
     "LogFacts",
     "Loss",
     "MeetingFault",
-    "Memory",
     "MemoryPolicy",
     "Module",
     "Nccl",
@@ -299,7 +295,6 @@ __all__ = [
     "RdmaPort",
     "Reach",
     "Room",
-    "Rose",
     "Route",
     "Run",
     "Said",
@@ -309,7 +304,6 @@ __all__ = [
     "Setting",
     "Severity",
     "ShmProof",
-    "Spare",
     "Spread",
     "State",
     "Status",
@@ -374,9 +368,7 @@ __all__ = [
     "nccl_ports",
     "neighbours",
     "net_plugin",
-    "no_nccl",
     "node_variables",
-    "of_no_torch",
     "ok",
     "one_subnet",
     "open_errors",

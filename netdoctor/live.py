@@ -291,7 +291,7 @@ def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator
 
     What ran goes into the list; of a run that did not start nothing was seen.
     """
-    from netdoctor.facts import gpu_load, limits_met, net_errors
+    from netdoctor.facts import cgroups, gpu_load, net_errors
     from netdoctor.facts.runs import State
 
     ran = list[Any]()
@@ -302,7 +302,7 @@ def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator
         net_errors.begin(work.host)
         begun["NetErrors"] = net_errors.QUESTION
     if "LimitsMet" in names:
-        limits_met.begin(work.host)
+        cgroups.begin(work.host)
         begun["LimitsMet"] = ""  # no helper looks on
     yield ran
     for question in filter(None, begun.values()):

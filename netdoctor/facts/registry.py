@@ -26,7 +26,6 @@ SOURCES: Final[dict[str, Source]] = {
     "Vantage": Source("netdoctor.facts.vantage"),
     "Kernel": Source("netdoctor.facts.kernel"),
     "Tasks": Source("netdoctor.facts.tasks", after=("Kernel", "Vantage")),
-    "Spare": Source("netdoctor.facts.spare"),
     "SysctlFiles": Source("netdoctor.facts.sysctl_files", after=("Vantage",)),
     "Cgroups": Source("netdoctor.facts.cgroups"),
     "Platform": Source("netdoctor.facts.platform"),
@@ -58,7 +57,7 @@ SOURCES: Final[dict[str, Source]] = {
     "Dcgm": Source("netdoctor.facts.dcgm", after=("Gpus", "Vantage", "Environ")),
     "GpuLoad": Source("netdoctor.facts.gpu_load"),
     "NetErrors": Source("netdoctor.facts.net_errors"),
-    "LimitsMet": Source("netdoctor.facts.limits_met"),
+    "LimitsMet": Source("netdoctor.facts.cgroups", "probe_met"),
 }
 # Made when the all-reduce has run: what was seen beside it.
 BESIDE_THE_RUN: Final = ("GpuLoad", "NetErrors", "LimitsMet")

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 
-from netdoctor.facts.base import Fact
 from netdoctor.host.base import Host, matching, read
 from netdoctor.model import Kind, Unavailable, record
-
-_FILES: Final = "/proc/sys/fs/file-nr"
 
 
 @record
@@ -26,24 +22,13 @@ class Memory:
         return max(0, self.total - self.huge)
 
 
-@record
-class Spare(Fact):
-    memory: Memory | Unavailable
-    files: tuple[int, int] | Unavailable  # that are open, and may be (proc_sys_fs(5), file-nr)
-    threads: int = 0  # that there are at least: of a container where LXCFS shows its own, else of the machine; 0: not known
+def open_files(host: Host) -> tuple[int, int] | Unavailable:
+    """As many as are open, and as may be (proc_sys_fs(5), file-nr)."""
+    found = matching(host, "/proc/sys/fs/file-nr", r"(\d{1,19})\s+\d{1,19}\s+(\d{1,19})")
+    return found if isinstance(found, Unavailable) else (int(found[1]), int(found[2]))
 
 
-def probe(host: Host) -> Spare:
-    found = matching(host, _FILES, r"(\d{1,19})\s+\d{1,19}\s+(\d{1,19})")
-    threads = matching(host, "/proc/loadavg", r"(?:\d{1,9}\.\d\d ){3}\d{1,9}/([1-9]\d{0,8}) ")
-    return Spare(
-        memory=_memory(host),
-        files=found if isinstance(found, Unavailable) else (int(found[1]), int(found[2])),
-        threads=int(threads[1]) if threads else 0,
-    )
-
-
-def _memory(host: Host) -> Memory | Unavailable:
+def memory(host: Host) -> Memory | Unavailable:
     text = read(host, "/proc/meminfo")
     if isinstance(text, Unavailable):
         return text

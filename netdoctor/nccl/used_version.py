@@ -8,7 +8,7 @@ from netdoctor.facts.library_search import GIVE_PYTHON, Linkage, Torch
 from netdoctor.facts.nccl_choice import brought
 from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import WITH_RUN, Baseline, Run
+from netdoctor.facts.runs import WITH_RUN, Baseline, Caller, Run
 from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.model import Finding, Kind, Status, Unavailable
 from netdoctor.nccl.hcas import no_accelerator
@@ -21,7 +21,7 @@ def used_nccl(libraries: Libraries, baseline: Baseline) -> Version | Unavailable
         return found
     python, torch = libraries.python, libraries.torch
     if isinstance(torch, Unavailable):
-        own = of_no_torch(libraries)
+        own = _of_no_torch(libraries)
         return own.version if own is not None else torch
     if isinstance(libraries.nccl, Unavailable):
         return libraries.nccl
@@ -31,7 +31,7 @@ def used_nccl(libraries: Libraries, baseline: Baseline) -> Version | Unavailable
     return used.version if used else Unavailable(Kind.NOT_READ, "which NCCL the job uses is not known")
 
 
-def of_no_torch(libraries: Libraries) -> NcclLibrary | None:
+def _of_no_torch(libraries: Libraries) -> NcclLibrary | None:
     """The libnccl of a job that has no torch (JAX, nccl-tests), where its Python or its environment brings one; what the node
     has besides may be anybody's."""
     python, torch = libraries.python, libraries.torch
@@ -39,13 +39,6 @@ def of_no_torch(libraries: Libraries) -> NcclLibrary | None:
         return None
     path = brought(libraries)
     return libraries.at(path) if path else None
-
-
-def no_nccl(torch: Torch | Finding, libraries: Libraries, run: Run | None) -> Finding | None:
-    """Why there is no NCCL of the job's to judge; None: a run, its torch or what its Python brings is one."""
-    if not isinstance(torch, Finding) or run is not None:
-        return None
-    return None if torch.status is Status.UNKNOWN and of_no_torch(libraries) is not None else torch
 
 
 def seen_loaded(finding: Finding, vantage: Vantage, baseline: Baseline) -> Finding:
@@ -77,14 +70,16 @@ def _unshown(baseline: Baseline) -> Unavailable | None:
     return Unavailable(Kind.NOT_READ, run.reason or f"the run is {run.state}")
 
 
-def job_torch(libraries: Libraries, pci: Pci, gpus: Gpus) -> Torch | Finding:
-    """The job's torch, or why there is no NCCL of its to judge."""
+def job_torch(libraries: Libraries, pci: Pci, gpus: Gpus, run: Run | None) -> Torch | NcclLibrary | Finding:
+    """The job's torch, the libnccl of a job without one, or why there is no NCCL of its to judge."""
     if no_accelerator(pci, gpus):
         text = "no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do"
         return Finding(Status.SKIP, text)
     python, torch = libraries.python, libraries.torch
     if python and python.ours:
         return Finding(Status.UNKNOWN, "this is netdoctor's own torch, not the job's", how=GIVE_PYTHON)
+    if isinstance(torch, Unavailable) and (run is None or run.via is Caller.NCCL) and (own := _of_no_torch(libraries)):
+        return own
     if isinstance(torch, Unavailable):
         where = f" of {python.path} ({python.why})" if python else ""
         return Finding(Status.UNKNOWN, f"the job's torch{where} could not be read: {torch}", how=GIVE_PYTHON)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from netdoctor.facts import limits_met, spare
-from netdoctor.facts.limits_met import LimitsMet, Rose
-from netdoctor.facts.spare import Memory, Spare
+from netdoctor.facts import cgroups, kernel, spare
+from netdoctor.facts.cgroups import LimitsMet, Rose
+from netdoctor.facts.spare import Memory
 from netdoctor.host.base import RecordingHost, ReplayHost
 from netdoctor.model import Kind, Unavailable
 
@@ -30,7 +30,7 @@ MEMINFO = "MemTotal:       24684096 kB\nMemFree: 100000 kB\nMemAvailable: 300000
     ],
 )
 def test_memory(text: Any, memory: Any) -> None:
-    assert spare.probe(ReplayHost({"file:/proc/meminfo": text})).memory == memory
+    assert spare.memory(ReplayHost({"file:/proc/meminfo": text})) == memory
 
 
 def test_open_files_and_threads() -> None:
@@ -38,10 +38,12 @@ def test_open_files_and_threads() -> None:
         "file:/proc/sys/fs/file-nr": "99950\t0\t9223372036854775807\n",
         "file:/proc/loadavg": "0.35 0.25 0.21 3/412 18001\n",
     }
-    found = spare.probe(ReplayHost(answers))
-    assert (found.files, found.threads) == ((99950, (1 << 63) - 1), 412)
-    assert spare.probe(ReplayHost({"file:/proc/loadavg": "0.00 0.00 0.00 0/0 0\n"})).threads == 0  # gVisor
-    assert Spare.unread(LOST) == Spare(LOST, LOST, 0)
+    found = kernel.probe(ReplayHost(answers))
+    assert (found.open_files, found.threads_seen) == ((99950, (1 << 63) - 1), 412)
+    assert kernel.probe(ReplayHost({"file:/proc/loadavg": "0.00 0.00 0.00 0/0 0\n"})).threads_seen == 0  # gVisor
+    shown = "30 23 0:26 /loadavg /proc/loadavg rw - fuse.lxcfs lxcfs rw\n"  # over the kernel's own
+    found = kernel.probe(ReplayHost({**answers, "file:/proc/self/mountinfo": shown}))
+    assert isinstance(found.threads, Unavailable) and found.threads_seen == 412
 
 
 def host(own: str, mounts: str, before: dict[str, str], after: dict[str, Any]) -> RecordingHost:
@@ -97,11 +99,11 @@ POD, JOB = "/sys/fs/cgroup/kubepods/pod1", "/sys/fs/cgroup/system.slice/slurmste
 )
 def test_what_the_limits_refused_meanwhile(own: str, mounts: str, before: Any, after: Any, found: Any) -> None:
     machine = host(own, mounts, before, after)
-    limits_met.begin(machine)
+    cgroups.begin(machine)
     risen = {f"file:{rose.file}" for rose in found if rose}
     assert risen <= set(machine.answers)  # from before the run
     assert not any(one.startswith("again:") for one in machine.answers)
-    assert limits_met.probe(machine) == LimitsMet(*found)
+    assert cgroups.probe_met(machine) == LimitsMet(*found)
 
 
 def test_nobody_looked() -> None:

@@ -9,7 +9,7 @@ parameters, so a test names only what it changes::
 from __future__ import annotations
 
 from netdoctor.cluster.observations import Cluster
-from netdoctor.facts.cgroups import Cgroups
+from netdoctor.facts.cgroups import Cgroups, LimitsMet
 from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
@@ -19,7 +19,6 @@ from netdoctor.facts.interrupts import Interrupts
 from netdoctor.facts.job import Expected
 from netdoctor.facts.kernel import Kernel
 from netdoctor.facts.libraries import Libraries
-from netdoctor.facts.limits_met import LimitsMet
 from netdoctor.facts.nccl_choice import NcclChoice
 from netdoctor.facts.net import LocalPorts, Net
 from netdoctor.facts.pci import Pci
@@ -27,7 +26,6 @@ from netdoctor.facts.pci_path import PciPath
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma
 from netdoctor.facts.runs import Baseline, PathRun
-from netdoctor.facts.spare import Memory, Spare
 from netdoctor.facts.sysctl_files import SysctlFiles
 from netdoctor.facts.system import System
 from netdoctor.facts.tasks import Tasks
@@ -54,7 +52,6 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Platform: Platform("NVIDIA", "DGXH100", "DGXH100"),
         Cgroups: Cgroups((), (), (), hidden=False),
         Tasks: Tasks(400),
-        Spare: Spare(Memory(2 << 40, 1 << 40, 0), (4000, 1 << 62), 400),
         LimitsMet: LimitsMet(None, None),
         Cpu: cpu(),
         Interrupts: interrupts(),

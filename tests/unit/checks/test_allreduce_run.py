@@ -377,7 +377,7 @@ def test_a_proxy_that_polls_more_than_it_may_open(jobs: bool, status: Status, bl
     assert not jobs or found.message.endswith("came to the job's limit of open files, 64")
 
 
-def test_who_cannot_reach_a_rank_that_had_no_thread_left_is_its_victim() -> None:
+def test_who_cannot_reach_a_rank_without_threads_is_its_victim() -> None:
     for output, status in ((f"  what():  {THREADS[14:]}\n", Status.UNKNOWN), ("", Status.FAIL)):
         ranks = (rank(0), rank(1, exit=-6))
         given = run(state="failed", verified=None, blamed=(1,), ranks=ranks, log=parse_text(REFUSED), output=output)

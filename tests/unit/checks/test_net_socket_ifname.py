@@ -389,22 +389,3 @@ def test_an_interface_with_link_local_alone_can_be_left_out() -> None:
     six = seen(LO, netlink_link("eth0", 2, "10.0.0.7", "fe80::8"), netlink_link("eth1", 3, "fe80::9"), master=far("eth0"))
     every = findings(net=six, baseline=SOCKET_LOG, environ=environ({"NCCL_SOCKET_FAMILY": "AF_INET6"}))["NET/Socket"]
     assert every.how == "NCCL_SOCKET_FAMILY=AF_INET, or give them addresses"
-
-
-@pytest.mark.parametrize(
-    ("links", "own", "status"),
-    [
-        ((LO, ETH0), True, None),
-        ((netlink_link("lo", 1, "127.0.0.1", up=False), ETH0), True, FAIL),
-        ((netlink_link("lo", 1, up=False), ETH0), True, FAIL),  # a network namespace that was just made
-        ((netlink_link("lo", 1, up=False), ETH0), False, None),  # the job has another one
-        ((ETH0,), True, UNKNOWN),
-    ],
-)
-def test_the_way_of_a_node_to_itself(links: tuple[Link, ...], own: bool, status: Status | None) -> None:
-    for several in (job(), SEVERAL):
-        facts = {Net: net(links=links), Vantage: vantage(job_network=own), Intent: several}
-        said = [one for one in judge(socket_ifname, machine(facts)) if one.subject == "loopback"]
-        assert [one.status for one in said] == ([status] if status else [])
-        assert status is not FAIL or (said[0].loss is not None and said[0].loss.severity is C)
-        assert status is not FAIL or (said[0].fix is not None and said[0].fix.commands == ("ip link set lo up",))

@@ -13,12 +13,10 @@ from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
-from netdoctor.facts.limits_met import LimitsMet, Rose
 from netdoctor.facts.net import Net
 from netdoctor.facts.pci import Pci
 from netdoctor.facts.peers import Peer
 from netdoctor.facts.runs import Baseline
-from netdoctor.facts.spare import Memory, Spare
 from netdoctor.facts.tasks import Tasks, probe as probe_tasks
 from netdoctor.facts.vantage import Vantage
 from netdoctor.host.base import ReplayHost
@@ -27,8 +25,6 @@ from tests.support import facts as f
 from tests.support.machines.composed import Composed
 
 LOST, NO_RUN = Unavailable("denied"), Unavailable("refused", "--no-allreduce")
-GONE = Unavailable("absent")
-SPARE = Spare(Memory(2 << 40, 1 << 40, 0), (4000, 1 << 62), 400)
 # A rank of f.machine(): its main thread, two of NCCL's proxy, and one for each of eight HCAs.
 EACH = 11
 PASS, FAIL, SKIP, UNKNOWN = Status.PASS, Status.FAIL, Status.SKIP, Status.UNKNOWN
@@ -343,85 +339,3 @@ def test_the_machine_has_pids_for_the_ranks(name: str, most: Any, threads: Any, 
     said = [one for one in found if one.subject == f"kernel.{name}"]
     assert [one.status for one in said] == ([status] if status else [])
     assert status is not FAIL or (said[0].fix and f"sysctl -w kernel.{name}=" in said[0].fix.commands[0])
-
-
-@pytest.mark.parametrize(
-    ("used", "status"),
-    [
-        (0, None),
-        (1 << 20, UNKNOWN),
-        ((1 << 20) - 8 * 289, None),
-        ((1 << 20) - 8 * 289 + 1, UNKNOWN),
-        (LOST, UNKNOWN),
-        (GONE, None),
-    ],
-)
-def test_the_table_of_open_files_has_room(used: Any, status: Status | None) -> None:
-    files = used if isinstance(used, Unavailable) else (used, 1 << 20)
-    for capabilities, judges in ((frozenset[str](), True), (frozenset({"CAP_SYS_ADMIN"}), False)):
-        who = f.vantage(capabilities=capabilities)
-        given = f.machine({Intent: f.job(ranks_per_node=8), Spare: replace(SPARE, files=files), Vantage: who})
-        said = [one for one in f.judge(limits, given) if one.subject == "fs.file-max"]
-        assert [one.status for one in said] == ([status] if status and judges else [])
-
-
-@pytest.mark.parametrize(
-    ("total", "available", "huge", "status", "words"),
-    [
-        (2 << 40, 1 << 40, 0, PASS, "no cgroup"),
-        (24 << 30, 512 << 20, 0, PASS, "no cgroup"),  # as much as the ranks take for certain
-        (24 << 30, 300 << 20, 0, UNKNOWN, "left than the 512 MiB that 8 ranks take at least"),
-        (24 << 30, 300 << 20, 21 << 30, UNKNOWN, "HugePages hold 21 GiB"),
-        (24 << 30, 300 << 20, (24 << 30) - (400 << 20), FAIL, "HugePages hold 23."),
-        (24 << 30, 300 << 20, 100 << 20, UNKNOWN, "take at least"),  # without them it would be too little as well
-        (400 << 20, 300 << 20, 0, FAIL, "not the 512 MiB"),
-    ],
-)
-def test_what_memory_the_machine_has_left(total: int, available: int, huge: int, status: Status, words: str) -> None:
-    found = judged("memory", {Intent: f.job(ranks_per_node=8), Spare: replace(SPARE, memory=Memory(total, available, huge))})
-    assert found.status is status and words in found.message, found
-    assert ("HugePages" in found.message) is ("HugePages" in words)
-    tight = {Cgroups: groups(memory=cap(10)), Spare: replace(SPARE, memory=Memory(total, available, huge))}
-    assert "leaves 10" in judged("memory", tight).message  # a cgroup that is too narrow comes first
-
-
-def test_memory_that_is_not_read() -> None:
-    for memory, status in ((LOST, UNKNOWN), (GONE, PASS), (Unavailable("unsupported"), PASS)):
-        assert judged("memory", {Spare: replace(SPARE, memory=memory)}).status is status
-    assert judged("memory", {Spare: replace(SPARE, memory=LOST), Cgroups: groups(memory=cap(10))}).status is FAIL
-
-
-def test_the_threads_of_a_container_are_the_least_that_there_are() -> None:
-    kernel = replace(ulimit(), sysctls={"kernel.pid_max": "4096\n"}, threads=LOST)
-    given = f.machine({Intent: f.job(ranks_per_node=8), Kernel: kernel, Spare: replace(SPARE, threads=4000)})
-    assert [one.status for one in f.judge(limits, given) if one.subject == "kernel.pid_max"] == [UNKNOWN]
-
-
-@pytest.mark.parametrize("subject", ["pids", "memory"])
-def test_what_the_run_met(subject: str) -> None:
-    rose = Rose(3, "/a/b.events")
-    met = LimitsMet(rose, None) if subject == "pids" else LimitsMet(None, rose)
-    for state, status in (("failed", FAIL), ("hung", FAIL), ("finished", UNKNOWN)):
-        run = Baseline(f.run(state=state, verified=state == "finished" or None), False)
-        found = judged(subject, {LimitsMet: met, Baseline: run, Cgroups: groups(**{subject: cap(1 << 40)})})
-        assert found.status is status and found.message.startswith("while the all-reduce ran the kernel "), found
-        assert found.measured["met_by_the_run"] == 3 and (found.fix is not None) is (status is FAIL)
-        tight = judged(subject, {LimitsMet: met, Baseline: run, Cgroups: groups(**{subject: cap(3)})})
-        assert tight.status is FAIL and tight.measured["met_by_the_run"] == 3 and "must have" in tight.message
-    lost = {LimitsMet: LimitsMet(LOST, LOST)}
-    assert judged(subject, lost).status is PASS
-
-
-@pytest.mark.parametrize(
-    ("folder", "runtime", "words"),
-    [
-        ("/sys/fs/cgroup/pids/x", None, "echo max > /sys/fs/cgroup/pids/x/pids.max"),
-        ("/sys/fs/cgroup/user.slice/user-7.slice", None, "systemctl set-property --runtime user-7.slice TasksMax=infinity"),
-        ("/sys/fs/cgroup", "docker", "docker run --pids-limit=-1 …"),
-    ],
-)
-def test_no_ulimit_lifts_the_limit_of_a_cgroup(folder: str, runtime: str | None, words: str) -> None:
-    who = f.vantage(runtime=runtime)
-    found = judged("pids", {Cgroups: groups(pids=(Cap(f"{folder}/pids.max", 3),)), Vantage: who})
-    assert found.fix is not None and found.fix.commands == (words,)
-    assert not any("ulimit" in one or "nproc" in one for one in (*found.fix.commands, *found.fix.persistent))
