@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, named
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import failed_by_itself
 from netdoctor.nccl.diagnosis.went_on import overcome
@@ -25,7 +25,7 @@ def stalled(log: LogFacts) -> Iterator[Hypothesis]:
     if not events:
         return
     missing, ready, what = (next(iter(caught(events, name)), "") for name in ("missing", "ready", "what"))
-    who = f"rank {missing}" if missing else None
+    who = named(missing) if missing else None
     text = f"{who or 'a rank'} did not come to {what or 'what the others wait in'}"
     if ready and not missing:
         text = f"ranks {ready} wait for the others, which did not come"
@@ -100,11 +100,15 @@ def unopened(log: LogFacts) -> Iterator[Hypothesis]:
         told = said[-1].data
         text = f"EFA device {told['dev']} refused: its driver says: {told['why']}; {events[0].text[:120]}"
         yield Hypothesis(
-            "plugin_mismatch", Confidence.STRONG, text, (*said, *events), _REFUSED, subject=told["dev"], why=_NO_FABRIC
+            "dev_infiniband_missing", Confidence.STRONG, text, (*said, *events), _REFUSED, subject=told["dev"], why=_NO_FABRIC
         )
         return
     text = f"libfabric cannot use a device that it found: {events[0].text[:120]}"
-    yield Hypothesis("plugin_mismatch", Confidence.LIKELY_PLUS, text, events, _REFUSED, why=_NO_FABRIC)
+    if Wording.INVALID_ARGUMENT.within(events[0].text):  # EINVAL: asked for what this device or its library does not know
+        yield Hypothesis("plugin_mismatch", Confidence.LIKELY_PLUS, text, events, _REFUSED, why=_NO_FABRIC)
+        return
+    yield Hypothesis("dev_infiniband_missing", Confidence.LIKELY_PLUS, text, events, _REFUSED, why=_NO_FABRIC)
+    yield Hypothesis("plugin_mismatch", Confidence.OPEN, "or the plugin asks the device for what it has not", events)
 
 
 _NO_FABRIC: Final = "no connection over that device: the ranks fail, or NCCL takes TCP"

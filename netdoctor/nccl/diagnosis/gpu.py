@@ -91,7 +91,11 @@ def driver(log: LogFacts) -> Iterator[Hypothesis]:
     unseen = tuple(e for e in events if Wording.NO_GPU_HERE.within(e.text))
     if unseen:
         text = "the process sees no GPU: none was given to it (CUDA_VISIBLE_DEVICES, num_gpus of an actor, --gpus)"
-        yield Hypothesis("device_mapping", Confidence.STRONG_PLUS, text, unseen, MAP, fault=Fault.NO_GPU)
+        known = log.of("gpu_lost") or any(
+            {"gpu_probe", "no_nv"} & e.data.keys() for e in log.of("told", "told_node")
+        )  # the driver's own word of why
+        confidence = Confidence.OPEN if known else Confidence.STRONG_PLUS
+        yield Hypothesis("device_mapping", confidence, text, unseen, MAP, fault=Fault.NO_GPU)
         yield Hypothesis("cuda_driver_mismatch", Confidence.LIKELY, "or the driver is missing here", unseen, DRIVER)
         return
     lacks = next((m["library"] for e in events if (m := Wording.DRIVERS_LIBRARY.found(e.text))), None)

@@ -6,11 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import IntEnum, auto
+from typing import Final
 
 from netdoctor.model import Fix, Loss, Word, record
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.facts import Event, LogFacts
+
+_FEW: Final = 2  # ranks that are named one by one
+_MANY: Final = 8
 
 
 class Confidence(IntEnum):
@@ -136,6 +140,17 @@ def caught(events: Iterable[Event], name: str) -> list[str]:
 def ranks_of(events: Iterable[Event]) -> list[int]:
     """The ranks that print these."""
     return sorted({r for e in events for r in (e.ranks or (() if e.rank is None else (e.rank,)))})
+
+
+def named(ranks: str) -> str:
+    """A list of ranks in few words: ``rank 3``, ``rank 1-7``, ``rank 2, 5``."""
+    numbers = [int(one) for one in ranks.replace(",", " ").split()]
+    if len(numbers) < _FEW:
+        return f"rank {ranks}"
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > _FEW and last - first == len(numbers) - 1:
+        return f"rank {first}-{last}"
+    return f"rank {', '.join(map(str, numbers[:_MANY]))}" + (" …" if len(numbers) > _MANY else "")
 
 
 def everyone(log: LogFacts, events: Iterable[Event]) -> str | None:

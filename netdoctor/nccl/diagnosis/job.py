@@ -49,6 +49,14 @@ _STANDS_STILL: Final = 10  # minutes: the patience that torch has with a collect
 # GB/s.  NCCL counts 6 for the slowest link between sockets (QPI_BW, src/graph/topo.h) and 3 for four lanes of PCIe 3.0
 # (width * speed / 80, src/graph/topo.cc); 2 leaves a third of that for what copying costs.
 _SLOW: Final = 2.0
+# nccl-tests counts 2 (n - 1) / n of what it sends: 0 for n = 1 (src/all_reduce.cu, AllReduceGetBw).
+_ONE_RANK: Final = (
+    "nccl-tests ran to its end with one rank: nothing was sent between GPUs, and its bus bandwidth is 0 by definition; tasks "
+    "of a launcher that each do so do not know of each other (built without MPI, or for another PMI than the launcher's)"
+)
+_RANKS: Final = (
+    "how many ranks its header lists; make MPI=1; srun --mpi=list; or one process for several GPUs: all_reduce_perf -g 8"
+)
 _RAN: Final = re.compile(r"ran for (\d{1,12}) milliseconds")  # ProcessGroupNCCL.cpp, checkTimeout
 
 
@@ -238,7 +246,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     """Nothing failed, as far as the log goes."""
     if end.ending is Ending.ENDED:  # what it would have come to, nobody can tell
         told = {**evidence, "shown": _verbatim(end.events)}
-        return _unknown(f"{end.how}{_before_it(log, end)}{_behind_it(log, end)}", "job", told, _LATER)
+        return _unknown(f"{end.how}{_before_it(log, end)}{_behind_it(log, end)}{_stood(end)}", "job", told, _LATER)
     if not log.lines:
         return _unknown("the log is empty", "job", evidence, "the job's own output, with NCCL_DEBUG=INFO")
     if (
@@ -247,9 +255,7 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         and log.busbw_peak < _SLOW
         and not (log.many_nodes or log.workstation)
     ):
-        text = f"it ran to its end; {log.busbw_peak:.4g} GB/s is less than any path between GPUs of one node carries"
-        text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
-        return _unknown(text, "job", evidence, _TRANSPORT)
+        return _slow(log, log.busbw_peak, evidence)
     if (done := _work_done(log, end) or _came(log, end)) is not None:
         return Finding(Status.PASS, done, evidence=evidence, notes=spoken.notes(log), check="log")
     if not log.nccl_lines:
@@ -279,6 +285,14 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
     return Finding(Status.PASS, text, evidence=evidence, notes=spoken.notes(log), check="log")
 
 
+def _slow(log: LogFacts, peak: float, evidence: Mapping[str, Any]) -> Finding:
+    if log.nranks == 1 or not (peak or log.nranks):
+        return _unknown(_ONE_RANK, "job", evidence, _RANKS)
+    text = f"it ran to its end; {peak:.4g} GB/s is less than any path between GPUs of one node carries"
+    text += ", and whether these are of several nodes the log does not say" if log.many_nodes is None else ""
+    return _unknown(text, "job", evidence, _TRANSPORT)
+
+
 def _before_it(log: LogFacts, end: Outcome) -> str:
     """What went wrong before somebody ended a job, as far as it is no reason to name, and how long nothing was done; nothing
     where no line tells of any: that none failed, a log does not show."""
@@ -304,6 +318,12 @@ def _before_it(log: LogFacts, end: Outcome) -> str:
     if places := dict.fromkeys(f"in {e.data.get('within', '?')} ({e.data['place']}:{e.data['at']})" for e in stood):
         said.append(f"before it, Python's faulthandler found threads {listed(list(places), _PLACES)}")
     return "".join(f"; {one}" for one in said)
+
+
+def _stood(end: Outcome) -> str:
+    """At what a program stood that showed no work since, as where one of several tests began and did not go on."""
+    said = next((e.data["stood"] for e in end.events if "stood" in e.data), "")
+    return f"; the last that was said before it: {said}" if said else ""
 
 
 def _behind_it(log: LogFacts, end: Outcome) -> str:

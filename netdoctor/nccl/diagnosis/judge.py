@@ -11,12 +11,14 @@ from netdoctor.causes import CAUSES
 from netdoctor.causes.cost import MIGHT, STOPS
 from netdoctor.model import Finding, Status
 from netdoctor.nccl.diagnosis import (
+    final,
     frameworks,
     gpu,
     network,
     program,
     ranks,
     rdma,
+    registration,
     rendezvous,
     settings,
     sockets,
@@ -24,6 +26,7 @@ from netdoctor.nccl.diagnosis import (
     spoken,
     surroundings,
     termination,
+    told,
     waiting,
     xids,
 )
@@ -42,13 +45,14 @@ RULES: Final[tuple[Rule, ...]] = (
         *xids.RULES,
         *sockets.RULES,
         *rendezvous.RULES,
+        *registration.RULES,
         *rdma.RULES,
         *network.RULES,
         *software.RULES,
         *ranks.RULES,
         *program.RULES,
     ),
-    *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES),
+    *(*frameworks.RULES, *surroundings.RULES, *spoken.RULES, *told.RULES, *final.RULES),
     *(*settings.RULES, *termination.RULES, *waiting.RULES),
 )
 _LINES: Final = 6  # lines of evidence a finding

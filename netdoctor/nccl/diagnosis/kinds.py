@@ -89,6 +89,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "store_get": Kind(_E),
     "gloo_timeout": Kind(_E, _W),
     "ofi_request": Kind(_E),
+    "ofi_register": Kind(_N, _A),  # tried with another kind of memory, or without
     "unresolved": Kind(_O, _A, "a host's name did not resolve", ends_process=True),
     "service": Kind(_N, _A, ends_process=True),
     "storage": Kind(_O, _W, ends_process=True, by_itself=True),
@@ -100,6 +101,10 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "engine": Kind(_O, _W, "TensorRT refused its engine"),
     "library": Kind(_O, _W, trouble=True),
     "straggler": Kind(_O, _A),
+    "help": Kind(_N, _A),
+    "fatal": Kind(_O, _W, "a program ended itself", ends_process=True, trouble=True),
+    "told": Kind(_O, _W, "a program says what failed", trouble=True),
+    "told_node": Kind(_O, _A, trouble=True),
     "rendezvous_closed": Kind(_E, _A),
     "trail": Kind(_E, _A, trouble=True),
     "warning": Kind(_E, trouble=True),

@@ -89,19 +89,19 @@ def requests(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("gdr_disabled", Confidence.LIKELY, text, (e,), Topic.GPUDIRECT, loss=STOPS, why=why)
 
 
+def gdrcopy(log: LogFacts) -> Iterator[Hypothesis]:
+    """Plugins and libfabric copy without it (aws-ofi-nccl, libfabric's src/hmem_cuda_gdrcopy.c): a communicator that came up
+    after the warning shows that nothing needed it."""
+    events = tuple(e for e in log.above_info("gdrcopy") if log.up_at.get(e.file, 0) <= e.line)[:1]
+    if events:
+        text = "GDRCopy is not usable here: /dev/gdrdrv is not mapped, or the library is missing"
+        fix = Fix("map /dev/gdrdrv into the container", ("docker run --device=/dev/gdrdrv …",))
+        yield Hypothesis("plugin_mismatch", Confidence.OPEN, text, events, fix)
+        yield Hypothesis("env_misuse", Confidence.OPEN_MINUS, "a feature that needs GDRCopy is switched on", events)
+
+
 _PLUGINS_GPUDIRECT: Final = (
-    means(
-        "gdrcopy",
-        Hypothesis(
-            "plugin_mismatch",
-            Confidence.OPEN,
-            "GDRCopy is not usable here: /dev/gdrdrv is not mapped, or the library is missing",
-            fix=Fix("map /dev/gdrdrv into the container", ("docker run --device=/dev/gdrdrv …",)),
-        ),
-        Hypothesis("env_misuse", Confidence.OPEN_MINUS, "a feature that needs GDRCopy is switched on"),
-        info=False,
-        first=True,
-    ),
+    gdrcopy,
     means(
         "gdr_off_plugin",
         Hypothesis("gdr_disabled", Confidence.OPEN, "the plugin switched GPUDirect off on an instance type that has it"),

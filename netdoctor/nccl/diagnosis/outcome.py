@@ -88,8 +88,9 @@ def _deciding(orders: Sequence[Event]) -> Event:
 def _of_a_part(log: LogFacts, e: Event) -> bool:
     """A bar that is full may be an epoch's, and a communicator that was taken apart one of several."""
     if "one" in e.data:  # of as many as its launcher started, or as there are in this log
-        started = _started(log)
-        return not started or sum("one" in one.data for one in log.of("finished")) < started
+        exits, started = [one for one in log.of("finished") if "one" in one.data], _started(log)
+        left = sum(one.count for one in exits)
+        return left < started if started else not (_as_many_as_a_node_has(log, left) and not any(one.nodes for one in exits))
     if "destroyed" not in e.data:
         return "bar" in e.data or of_one_rank(log, e)
     return sum(one.count for one in log.of("finished") if "destroyed" in one.data) < log.comms_complete
@@ -97,7 +98,17 @@ def _of_a_part(log: LogFacts, e: Event) -> bool:
 
 def _started(log: LogFacts) -> int:
     """How many processes there are, by their launcher or by NCCL; 0 where neither says so."""
-    return max([int(s.data["n"]) for s in log.of("spawned")], default=log.nranks or len(log.ranks))
+    told = sum(int(s.data["n"]) for s in log.of("spawned"))  # each node's launcher of its own
+    return told or log.nranks or len(log.ranks)
+
+
+_OF_A_NODE: Final = frozenset({8, 16})  # 4 may be half of them
+
+
+def _as_many_as_a_node_has(log: LogFacts, processes: int) -> bool:
+    """Whether a launcher whose start is not in the log has told of all its processes: it tells of each, and ends without a
+    further word (DeepSpeed's launch.py of its launcher).  One that is missing leaves no such number."""
+    return processes in _OF_A_NODE and max((rank for _, rank in log.work), default=-1) < processes
 
 
 def of_one_rank(log: LogFacts, e: Event) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
 from netdoctor.nccl.diagnosis.raised import NEWER, READ, before_a_wait, exceptions, tests
@@ -44,6 +45,11 @@ _SAME_WORLD = Fix(
 
 _FROM_ZERO = Fix(
     "number the ranks from 0, and give every rank the same number of them", ("echo $RANK $WORLD_SIZE   # on every rank",)
+)
+
+_FITS = Fix(
+    "start as many ranks as the sizes of its parallelism multiply to, or change these",
+    ("tensor x pipeline x context x data parallel = world size",),
 )
 
 
@@ -131,6 +137,9 @@ def world(log: LogFacts) -> Iterator[Hypothesis]:
         rank, n = beyond[0].data["rank"], beyond[0].data["n"]
         text = f"a process calls itself rank {rank} of {n}: ranks are counted from 0 to {int(n) - 1}"
         yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, beyond, _FROM_ZERO, fault=Fault.RANKS)
+    elif events and all(Wording.DIVIDES.within(e.text) for e in events):
+        text = f"the number of ranks does not fit what the program is told to divide them into: {events[0].text[:160]}"
+        yield Hypothesis("env_misuse", Confidence.STRONG_PLUS, text, events, _FITS, fault=Fault.RANKS)
     elif events:
         a, b = next(iter(caught(events, "a")), None), next(iter(caught(events, "b")), None)
         text = f"the ranks do not agree how many they are{f' ({a} and {b})' if a and b else ''}"
@@ -143,9 +152,8 @@ def world(log: LogFacts) -> Iterator[Hypothesis]:
             "build nccl-tests with MPI, or start one process for the GPUs of one node",
             ("make MPI=1 MPI_HOME=…", "all_reduce_perf -g 8"),
         )
-        yield Hypothesis(
-            "other", Confidence.STRONG, text, shown=("# Rank  0 … in several headers",), fix=fix, fault=Fault.NO_LAUNCHER
-        )
+        shown, why = ("# Rank  0 … in several headers",), "nothing between GPUs was measured"
+        yield Hypothesis("other", Confidence.STRONG, text, shown=shown, fix=fix, fault=Fault.NO_LAUNCHER, loss=STOPS, why=why)
         yield Hypothesis("duplicate_gpu", Confidence.OPEN_MINUS, "they share the GPUs", shown=("# Rank  0",), fix=fix)
 
 

@@ -11,9 +11,9 @@ from typing import Final
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.cuda_failures import MAP
 from netdoctor.nccl.diagnosis.errnos import refused
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, whose
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught, whose
 from netdoctor.nccl.diagnosis.kinds import SIGNS
-from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, of_launcher, order
+from netdoctor.nccl.diagnosis.went_on import After, after, before, echoing, of_launcher, order, overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
@@ -48,11 +48,13 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     if first is None:
         yield from _nameless(log, raised)
         return
+    first, watcher = _watched(log, own, first)
     again = _again(own, first)
     if again is not None and first.count > 1 and "printed" not in again.data and _apart(again, first):
         # A script's earlier step, which failed each time, and a later one that found nothing of it.
         first, again = again, None
     last = _outermost(raised, first)
+    first, inner = (last, first) if "instead" in last.data and _words(last) > _words(first) else (first, None)
     said, fault, cause, fix = first.text[:400], Fault.EXCEPTION, "rank_died", _mend(first, last)
     if Wording.NOT_COMPILED.within(first.text):
         cause, fix = "cuda_driver_mismatch", NEWER
@@ -68,7 +70,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
         fix = Fix(_BUILT, ("python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)'",))
     alike = tuple(e for e in stopped if _place(e) == _place(first) and e.data.get("type") == first.data.get("type")) or (first,)
     who = whose(log, alike)
-    text = f"{_ended(first, last, who)}: {said or 'the log breaks off'}{_statement(first)}"
+    text = f"{_ended(first, last, who, printed=watcher is not None)}: {said or 'the log breaks off'}{_statement(first)}"
     if full is None and (why := refused(first.text, last.text, first.data.get("raiser", ""))) is not None:
         cause, fix, fault = why.cause, why.fix, why.fault
         text = f"{why.text}; {text}"
@@ -77,13 +79,11 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
         text = f"{who if who != 'job' else 'a rank'} takes a GPU beyond those that it sees; {text}"
     if unloaded is not None:
         text = f"{unloaded.data['library']} is not there, without which {unloaded.data['module']} was not loaded; {text}"
-    if last is not first:
-        text += f"; it came to {_named(last)}"
-    if again is not None:
-        text += f"; before it, {again.count} times: {_named(again)}"
-    told = {id(e): e for e in (unloaded, first, full, last, again) if e is not None}
+    text += _with(first, last, inner, watcher, again)
+    told = {id(e): e for e in (unloaded, first, full, last, inner, watcher, again) if e is not None}
     others = _others((*stopped, *own), tuple(told.values()))
     notes = (
+        *(f"not ready to the end: {name}" for name in caught((first,), "awaited")),
         *(f"also raised: {_named(e)}" for e in others[:_MORE]),
         *(
             f"also: {e.text[:200]} ({e.where})"
@@ -94,6 +94,14 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     )
     lines = (*told.values(), *(e for e in others[:1] if e in stopped and first not in stopped))
     yield Hypothesis(cause, confidence, text, lines, fix, notes=notes, fault=fault, subject=None if who == "job" else who)
+
+
+def _with(first: Event, last: Event, inner: Event | None, watcher: Event | None, again: Event | None) -> str:
+    """What stands beside the exception that is told first."""
+    text = f"; it came to {_named(last)}" if last is not first else ""
+    text += f"; raised in place of {_named(inner)}" if inner is not None else ""
+    text += f"; who had started it says: {_named(watcher)}" if watcher is not None else ""
+    return text + (f"; before it, {again.count} times: {_named(again)}" if again is not None else "")
 
 
 _BUILT: Final = "install a build of it for this torch and its CUDA or ROCm: it looks for another's libraries"
@@ -112,6 +120,7 @@ def _unloaded(log: LogFacts, first: Event) -> Event | None:
     return next(said, None) if name else None
 
 
+_WATCH: Final = 500  # lines between what a process says last and the word of whoever looks for it now and then
 _NEAR: Final = 60  # lines, in which the ranks of a node print the same traceback at once
 _REPEATED: Final = re.compile(r"(?P<said>.{12,300}?)(?:: ?)?(?P=said)")
 
@@ -193,11 +202,12 @@ def _nameless(log: LogFacts, raised: Sequence[Event]) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.EFFECT_MINUS, text, tuple(raised[:4]))
 
 
-def _ended(e: Event, last: Event, who: str) -> str:
+def _ended(e: Event, last: Event, who: str, *, printed: bool) -> str:
     """Whose exception it was, and where it was raised: at the program's own line, and in which library below it."""
     program = "the program" if who == "job" else who
     kind = e.data.get("type") or "whose name is beyond the end of the log,"
-    ended = f"{program} ended by an uncaught exception, {kind} at "
+    how = "after it had printed an exception" if printed else "by an uncaught exception"
+    ended = f"{program} ended {how}, {kind} at "
     library, outer = e.data.get("library"), last.data.get("library")
     if not library:
         below = f", raised in {_library(e.data['raiser'])} ({_short(e.data['deep'])})" if "raiser" in e.data else ""
@@ -268,6 +278,20 @@ def _outermost(raised: Sequence[Event], first: Event) -> Event:
     return last
 
 
+def _watched(log: LogFacts, own: Sequence[Event], first: Event) -> tuple[Event, Event | None]:
+    """What a process raised last of which another one says that it is gone, where that is no more than its exit code: a server
+    that prints why it cannot start, and ends itself and its children (SGLang's _execute_server_warmup)."""
+    watches = Wording.WATCHES.within(first.text)
+    said = (e for e in reversed(own) if before(e, first) and first.line - e.last <= _WATCH and not overcome(log, e))
+    told = next((e for e in said if not Wording.WATCHES.within(e.text)), None) if watches else None
+    return (first, None) if told is None else (told, first)
+
+
+def _words(e: Event) -> int:
+    """How much an exception says: of two, a handler's own may say what the other is about."""
+    return len(e.text.partition(": ")[2])
+
+
 def _others(raised: Sequence[Event], told: Sequence[Event]) -> list[Event]:
     """What else was raised after it, once a place: ranks raise the same."""
     found = {_place(e): e for e in reversed(raised) if not any(before(e, t) for t in told[:1])}
@@ -303,13 +327,19 @@ _OTHERS: Final = re.compile(r"Xla|Horovod|Lustre|Unavailable|Aborted|Internal|Rp
 _FAILED: Final = tuple(k for k in SIGNS if k not in {"trouble", "raised", "exception"})
 
 
+def _plain(e: Event) -> bool:
+    """A launcher's word of an exit code, as any exception leaves it: not of a signal, nor of a kill from outside."""
+    ended = e.kind in {"elastic", "died"} and "signal" not in e.data and "how" not in e.data
+    return ended and e.data.get("code", "1") in {"1", "2"} and not e.killed_from_outside
+
+
 def _without_traceback(log: LogFacts) -> tuple[Event, str] | None:
     """The line of an exception that stands alone, where a log begins after its frames, or they were left out."""
     stopped = [e for e in sorted(log.of("trouble"), key=order) if "what" in e.data and after(log, e) is After.STOPPED]
     for e in stopped:
         if (said := _MISTAKE.search(e.text)) is not None:
             return e, said[0]
-    if log.above_info(*_FAILED):
+    if any(not _plain(e) for e in log.above_info(*_FAILED)):
         return None
     for e in stopped:
         said = _ANY.search(e.text)

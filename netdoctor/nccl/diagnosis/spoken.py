@@ -112,13 +112,14 @@ def engines(log: LogFacts) -> Iterator[Hypothesis]:
 
 def libraries(log: LogFacts) -> Iterator[Hypothesis]:
     """The first of the errors that a library printed just before a process crashed."""
-    crashes = [e for e in log.of("died") if _crash(e)]
+    crashes = [e for e in log.of("died") if _crash(e) or (_failed(e) and not log.of("exception", "raised"))]
     said = [e for e in _stopped(log, "library") if any(_leads_to(e, crash) for crash in crashes)]
     if not said or log.of("engine"):
         return
     first = min(said, key=lambda e: (e.file, e.line))
+    what = "crash" if any(map(_crash, crashes)) else "end"
     who = first.data.get("who") or "a library"
-    text, fix = f"{who} reports an error right before the crash: {first.data.get('said', first.text)[:160]}", None
+    text, fix = f"{who} reports an error right before the {what}: {first.data.get('said', first.text)[:160]}", None
     if Wording.NO_CONTEXT.within(first.text):
         text = "the thread that calls MPI has no CUDA context, so UCX cannot open the GPU memory of its peer there"
         fix = _CONTEXT
@@ -144,6 +145,11 @@ def _crash(e: Event) -> bool:
     return signal in {"4", "6", "7", "8", "11", "ILL", "ABRT", "BUS", "FPE", "SEGV"} or Wording.CRASH.within(
         e.data.get("how", "")
     )
+
+
+def _failed(e: Event) -> bool:
+    """By itself, with an exit code."""
+    return e.data.get("code", "").isdecimal() and not e.killed_from_outside
 
 
 def _leads_to(e: Event, crash: Event) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 
 from netdoctor.model import Fix
 from netdoctor.nccl.diagnosis.addresses import is_ipv6
+from netdoctor.nccl.diagnosis.final import complaint, error_of, words
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.outcome import summary
@@ -48,11 +49,15 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
     for e in firsts[:1]:
         rank, code = e.data.get("rank"), e.data.get("code", "?")
         later = [f"rank {o.data['rank']} at {o.data['time'][-8:]}" for o in firsts[1:4] if {"rank", "time"} <= o.data.keys()]
+        error = error_of(log, e)
+        said = None if error or code in _ABORTS else complaint(log, e)
         more = f"; by their agents' clocks it was at {e.data['time'][-8:]}, {listed(later, 3)}" if later else ""
+        more += f"; the last that it called an error: {error}" if error else ""
         yield Hypothesis(
             "rank_died",
             of_its_watchdog(log, e) or (Confidence.OPEN if code in _ABORTS else Confidence.LIKELY),
-            f"rank {rank} failed first (exit code {code}){more}" if rank else f"the first failure was exit code {code}",
+            (f"rank {rank} failed first (exit code {code}){more}" if rank else f"the first failure was exit code {code}")
+            + _said_before(said),
             (e,),
             _FIRST,
             subject=f"rank {rank}" if rank else None,
@@ -80,7 +85,9 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
         first = _first(died)
         confidence = Confidence.EFFECT if _abort(first) else Confidence.QUIET_PLUS
         name = author((first, *(e for e in died if _by(e) == _by(first))))  # a launcher knows whose the signal was
-        text = _ended(first, name, sorted({node for e in died if _by(e) == _by(first) for node in e.nodes}))
+        text = _ended(log, first, name, sorted({node for e in died if _by(e) == _by(first) for node in e.nodes}))
+        said = complaint(log, first) if "last" not in first.data and {"code", "task"} & first.data.keys() else None
+        text += _said_before(said)
         stood = tuple(e for e in log.of("stood") if "place" in e.data and e.file == first.file and e.line > first.line)[:1]
         text += "".join(f"; it stood at {e.data['place']}:{e.data['at']}, in {e.data.get('within', '?')}" for e in stood)
         native = tuple(e for e in log.of("stood") if "place" not in e.data and e.file == first.file and _native(e))[:1]
@@ -101,7 +108,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("shm_disabled_or_small", Confidence.QUIET, text, bus, Topic.SHARED_MEMORY)
 
 
-def _ended(first: Event, name: str, nodes: Sequence[str]) -> str:
+def _ended(log: LogFacts, first: Event, name: str, nodes: Sequence[str]) -> str:
     """Who ended how, and what is known of the moment before."""
     text = f"a process ended{_by(first)}, and nothing shows which"
     if nodes:
@@ -110,9 +117,15 @@ def _ended(first: Event, name: str, nodes: Sequence[str]) -> str:
         text = f"{name} ended first{_by(first)}; the others lost their peer"
     elif begun := first.data.get("begun"):
         text += f"; the last that the program said it did was: {begun}"
+    elsewhere = next(iter(caught(log.of("stderr_elsewhere"), "path")), "") if "last" not in first.data else ""
+    text += f"; what it wrote to stderr is in another file: {elsewhere}" if elsewhere else ""
     if "proc" in first.data:  # of the process that had started it, which knows no more
         text += "; it left no word of its own in this log: killed, as for want of host memory, or crashed below Python"
     return text + (f"; its last words were: {first.data['last']}" if "last" in first.data else "")
+
+
+def _said_before(e: Event | None) -> str:
+    return "" if e is None else f"; the last that was complained of before it: {words(e)}"
 
 
 def _last_word(given: Event) -> str:
@@ -152,7 +165,9 @@ def nodes(log: LogFacts) -> Iterator[Hypothesis]:
         yield Hypothesis("rank_died", Confidence.LIKELY, text, evicted, mend, fault=fault)
     gone = tuple(sorted(log.of("actor_died"), key=lambda e: "class" not in e.data))  # Ray's exception tells more than raylet
     if gone and not log.of("exception", "oom", "cuda"):
-        text = f"{f'the actor {who}' if (who := author(gone)) != 'job' else 'an actor'} of Ray died: its own log says why"
+        who, named = author(gone), {"name", "class"} & gone[0].data.keys()
+        text = f"the actor {who} of Ray died" if named else f"an actor of Ray{f' on {who}' if who != 'job' else ''} died"
+        text += ": its own log says why"
         late = any(before(e, gone[0]) for e in log.above_info("watchdog", "heartbeat"))  # it is how torch ends a process
         said = [w for w in log.of("last_words") if any(w.file == e.file and w.line == e.line - 1 for e in gone)]
         notes = tuple(f"said right before it: {w.text[:200]} ({w.where})" for w in said)
@@ -279,6 +294,7 @@ _BUS: Final = re.compile(r"SIGBUS|(?i:\bbus error)|code 135\b")  # 128 + SIGBUS;
 # What Slurm and pyxis say of a task that is stopped because of another one's reason: ESRCH, and the step's summary.
 _VAGUE: Final = re.compile(
     r"No such process|Unspecified error|pyxis: (?:container start|couldn.t start|failed to import)|error code: "
+    r"|error running hook"
 )
 
 

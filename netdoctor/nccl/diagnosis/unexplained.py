@@ -78,7 +78,8 @@ def _refuted(log: LogFacts, e: Event) -> bool:
     looked.
     """
     if e.kind == "lessened" and "chosen" in e.data:
-        return log.came_up or log.comms_started > 0  # a communicator of NCCL's has a GPU
+        # a communicator of NCCL's has a GPU; who asked for the CPU got what was meant
+        return log.came_up or log.comms_started > 0 or bool(log.of("meant_cpu"))
     return e.kind == "warning" and any("right" in f.data and f.file == e.file and f.last > e.last for f in log.of("finished"))
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from netdoctor.model import Fix
-from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, whose
+from netdoctor.nccl.diagnosis.hypothesis import Confidence, Hypothesis, caught, named, whose
 from netdoctor.nccl.diagnosis.mends import Topic
 from netdoctor.nccl.diagnosis.termination import of_its_watchdog
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
 
+_PAIR: Final = 2  # of whom one alone says nothing
 COMPARE = Fix("compare the ranks' collectives", ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "torchfrtrace   # flight recorder"))
 
 
@@ -55,15 +56,26 @@ def waiting(log: LogFacts) -> Iterator[Hypothesis]:
         yield _timed_out(log, events)
     barrier = log.of("barrier")
     if barrier:
-        missing = next((f"rank {rank}" for e in barrier if (rank := e.data.get("missing") or e.data.get("peer"))), None)
+        absent = next((ranks for e in barrier if (ranks := e.data.get("missing") or e.data.get("peer"))), "")
+        missing = named(absent) if absent else None
         text = f"{missing or 'a rank'} did not come to the barrier"
         attendance = next((e.data for e in barrier if "came" in e.data), None)
         if attendance is not None:
             text += f": {attendance['came']} of {attendance['n']} tasks came"
+        if _all_but_one(absent, attendance):
+            text += "; one alone came: most likely the others were never started, or do not reach the coordinator"
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, barrier, subject=missing)
     timeout = log.of("gloo_timeout")
     if timeout and not events:
         yield Hypothesis("hang", Confidence.OPEN_MINUS, "a Gloo operation waited for a rank that did not come", timeout)
+
+
+def _all_but_one(absent: str, attendance: Mapping[str, str] | None) -> bool:
+    """Whether a barrier had one of at least three: by its count, or where the missing are all up to the highest but one."""
+    if attendance is not None:
+        return attendance["came"] == "1" and int(attendance["n"]) > _PAIR
+    ranks = {int(rank) for rank in re.findall(r"\d+", absent)}
+    return len(ranks) >= _PAIR and len(ranks) == max(ranks)
 
 
 def _timed_out(log: LogFacts, events: tuple[Event, ...]) -> Hypothesis:
@@ -160,10 +172,16 @@ def _other_calls(stacks: tuple[Event, ...]) -> Iterator[Hypothesis]:
         yield Hypothesis("hang", Confidence.OPEN_PLUS, text, lines, COMPARE, subject="job")
 
 
+def _counted(log: LogFacts) -> list[Event]:
+    """What ranks had begun and ended: none has ended more than it began, as where torch prints what no collective has set yet
+    (its lastCompletedSeq_ of 2.3)."""
+    return [e for e in log.of("enqueued") if int(e.data["ended"]) <= int(e.data["begun"])]
+
+
 def _idle(log: LogFacts) -> tuple[str, str] | None:
     """Ranks that have ended all that they had begun of a process group, in which the others wait for one more."""
     groups: dict[str, dict[str, tuple[int, int]]] = {}
-    for e in log.of("enqueued"):
+    for e in _counted(log):
         groups.setdefault(e.data["pg"], {})[e.data["rank"]] = int(e.data["begun"]), int(e.data["ended"])
     for ranks in groups.values():
         waiting = {ended for begun, ended in ranks.values() if begun > ended}
@@ -176,8 +194,8 @@ def _idle(log: LogFacts) -> tuple[str, str] | None:
 
 def _ended_by_another(log: LogFacts, events: tuple[Event, ...]) -> tuple[str, str] | None:
     """A rank that waits in a collective that another has ended.  What needs all ends for all: they called different ones."""
-    ended = {e.data["rank"]: int(e.data["ended"]) for e in log.of("enqueued")}
-    if len({e.data["pg"] for e in log.of("enqueued")}) != 1:
+    ended = {e.data["rank"]: int(e.data["ended"]) for e in _counted(log)}
+    if len({e.data["pg"] for e in _counted(log)}) != 1:
         return None
     for e in events:
         rank, seq = e.data.get("rank") or str(e.rank), e.data.get("seq", "")

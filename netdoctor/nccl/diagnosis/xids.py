@@ -8,6 +8,7 @@ from typing import Final
 
 from netdoctor.facts.kernel_log import Action, Meaning, catalogue
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, caught
+from netdoctor.nccl.diagnosis.went_on import worked_on
 from netdoctor.nccl.log.facts import LogFacts
 
 # By NVIDIA's Xid catalogue.
@@ -27,6 +28,10 @@ _XIDS: Final = {
 }
 
 
+# Errors after which nothing but the program is over that made them, by the same catalogue.
+_OF_A_PROGRAM: Final = frozenset({"13", "31", "43", "45"})
+
+
 def xid(log: LogFacts) -> Iterator[Hypothesis]:
     """The driver's errors in the kernel's log."""
     for e in log.of("xid"):
@@ -35,6 +40,8 @@ def xid(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("gpu_error", Confidence.LIKELY_PLUS, text, (e,))
             continue
         number = e.data.get("xid", "?")
+        if number in _OF_A_PROGRAM and worked_on(log, e):
+            continue  # it ended a program, and this one worked on
         yield replace(_XIDS.get(number) or _by_catalogue(number), events=(e,))
 
 

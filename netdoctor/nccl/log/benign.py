@@ -88,9 +88,13 @@ _TEXT: Final = re.compile(
 )
 
 
-def text_of_a_program(line: bytes) -> bool:
-    """Whether a line is a statement of a program, and no word of it while it runs."""
-    return _TEXT.match(line) is not None
+# What UCX tells those who ask for it (src/ucs/debug/log.c): below a warning, of what it tries in turn.
+_UCX_TELLS: Final = re.compile(rb"\bUCX  (?:DIAG|INFO|DEBUG|TRACE|REQ|DATA|ASYNC|FUNC|POLL)\b.{1,300}\bfailed\b")
+
+
+def says_nothing(line: bytes) -> bool:
+    """Whether a line is a statement of a program, and no word of it while it runs, or what UCX tries in turn."""
+    return _TEXT.match(line) is not None or _UCX_TELLS.search(line) is not None
 
 
 _SLURMS: Final = re.compile(rb"^.{0,60}?\b(?:srun|slurmstepd|salloc|scancel): ")  # its steps are no work
@@ -113,8 +117,9 @@ def benign(message: bytes) -> bool:
 
 
 def of_others(line: bytes) -> bool:
-    """Whether a line without NCCL's tag is of a library that has nothing to do with the ranks' connections."""
-    return _OTHERS.search(line) is not None and _OTHERS.search(_FOLDERS.sub(b"", line)) is not None
+    """Whether a line without NCCL's tag is of a library that has nothing to do with the ranks' connections: not a launcher's,
+    where an option names one."""
+    return _OTHERS.search(line) is not None and _OTHERS.search(_OPTION.sub(b"", _FOLDERS.sub(b"", line))) is not None
 
 
 def figure(line: bytes) -> bool:

@@ -68,6 +68,7 @@ _Caller = Literal[
     "wrong_data",
     "no_number",
     "lessened",
+    "meant_cpu",
     "stands",
     "spawned",
     "no_launcher",
@@ -94,6 +95,8 @@ _Surroundings = Literal[
     "nvml",
     "rendezvous_closed",
     "straggler",
+    "step_ended",
+    "stderr_elsewhere",
     "ucx_no_cuda",
     "dcgm",
     "serving",
@@ -104,6 +107,10 @@ _Surroundings = Literal[
     "engine",
     "library",
     "orphaned",
+    "fatal",
+    "help",
+    "told",
+    "told_node",
 ]  # what stands around a job
 _Unknown = Literal["trouble", "warning", "trail"]  # lines that say that something failed, and that no rule explains
 _Gloo = Literal["gloo_address", "gloo_connect", "gloo_loopback", "gloo_timeout"]

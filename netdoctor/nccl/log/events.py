@@ -11,7 +11,7 @@ from netdoctor.nccl.log.accumulator import MAX_EVENTS, Accumulator, CollectedEve
 from netdoctor.nccl.log.facts import Level
 from netdoctor.nccl.log.last_words import LastWords
 from netdoctor.nccl.log.pattern import Pattern
-from netdoctor.nccl.log.patterns import details
+from netdoctor.nccl.log.patterns import details, listed
 from netdoctor.nccl.log.plain import NOT_PLAIN, Plain
 from netdoctor.nccl.log.tracebacks import Raised
 
@@ -28,7 +28,7 @@ _MAX_NODES: Final = 64
 _MAX_RANK: Final = 1 << 20
 _CHAIN: Final = 16  # exceptions that led to each other
 _BELOW: Final = 6  # lines below an exception that may be of its message
-_OF_PARAGRAPHS: Final = frozenset({"elastic", "register", "peer_closed", "node_failed"})
+_OF_PARAGRAPHS: Final = frozenset({"elastic", "register", "peer_closed", "node_failed", "told"})
 _WORDS: Final = re.compile(rb"(?: {1,16}|\t{1,4})[\w'\"\[(<*-]")
 _ANOTHERS: Final = re.compile(rb"\[|\(\w+ pid=|\d{1,7}: |\d{2,4}[-/:]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")  # another's head
 _STATEMENT: Final = re.compile(rb" {4}(?:[\w.]{1,80}(?:, [\w.]{1,80}){0,8} [-+*/|]?= \S|(?:\w{1,80}\.){0,6}\w{1,80}\()")
@@ -126,7 +126,7 @@ class EventCollector:
             return event
         if len(events) >= MAX_EVENTS:
             return None
-        data = details(pattern.kind, msg, match or pattern.regex.search(msg))
+        data = details(pattern.kind, msg, match or pattern.regex.search(msg)) | listed(pattern.kind, msg)
         head = writer.head
         if (
             pattern.kind == "died"
@@ -136,6 +136,10 @@ class EventCollector:
             data["last"] = said
         if pattern.kind == "died" and "code" in data and (begun := self._said.begun):
             data["begun"] = begun
+        if pattern.kind == "died" and (local := data.get("local_rank")) and (said := self._said.error_of(local)):
+            data["error"] = said
+        if pattern.kind == "ended" and b"KeyboardInterrupt" not in msg and (stood := self._said.stood):
+            data["stood"] = stood
         event = CollectedEvent(
             pattern.kind,
             file=at,
@@ -195,6 +199,8 @@ class EventCollector:
                 "caught": "caught" if raised.caught else "",
                 "cause": str(raised.cause or ""),
                 "quoted": str(raised.quoted or ""),
+                "instead": "instead" if raised.instead else "",
+                "awaited": self._said.awaited.names(raised.number, raised.text),
             }
             event.data |= {name: value for name, value in told.items() if value}
             # What a message says may stand below it: pydantic's errors, load_state_dict's, a compiler's.
@@ -271,3 +277,4 @@ class EventCollector:
         event.text = (event.text + b" " + line.strip())[:3000]
         for name, value in details(event.kind, event.text, None).items():
             event.data.setdefault(name, value)
+        event.data |= listed(event.kind, event.text)

@@ -22,6 +22,7 @@ _OUTCOMES: Final = ("status", "state", "result", "outcome", "phase", "conclusion
 _ILL: Final = frozenset(
     ("failed", "failure", "error", "errored", "crashed", "killed", "timeout", "timed_out", "cancelled", "aborted", "oomkilled")
 )
+_QUOTES: Final = re.compile(rb"(?:Error|Exception): .{0,80}$")  # an exception that quotes an answer is a line of its own
 _LONGEST: Final = 65536  # bytes of a line that is taken for JSON
 
 
@@ -46,7 +47,7 @@ def unwrapped(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, byte
 def _text_of(line: bytes) -> bytes | None:
     """The text in a line of JSON, which may stand behind a time stamp or a container's name."""
     start = line.index(b'{"')
-    if start > 200 or not line.rstrip().endswith(b"}"):
+    if start > 200 or not line.rstrip().endswith(b"}") or _QUOTES.search(line[:start]):
         return None
     try:
         document = json.loads(line[start:])

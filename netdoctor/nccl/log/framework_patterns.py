@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.nccl.log.pattern import BEGIN, QUOTE, row
+from netdoctor.nccl.log.pattern import BEGIN, END, QUOTE, row
 
 PATTERNS: Final = (
     # a framework's own word that some ranks have not come to what the others wait in
@@ -20,6 +20,8 @@ PATTERNS: Final = (
         r"RPC call to (?P<what3>\w{1,60}) timed out|\[missing ranks: ?(?P<missing>\d[\d, ]*)\]|\[ready ranks: ?(?P<ready>\d[\d, ]*)\]|submitted to be reduced, gathered or broadcasted by subset of ranks|(?P<over>Thread is unstuck)|waiting for `(?P<what>[^`]{1,80})[^`]*` for \d+ seconds and may be stuck|Expected \d+ threads to join the rendezvous|Termination timeout for `(?P<what2>[^`]{1,80})",
         "missing ready over",
     ),
+    # Horovod's list, a rank a line
+    row("stalled", "missing ranks:", rf"(?<!\[)Missing ranks:{END}", follow=17),
     # torch's blocking wait, and a C++ trace of its watchdog whose head is not in the log
     row(
         "watchdog",
@@ -63,7 +65,7 @@ PATTERNS: Final = (
         "unstarted",
         "task launch for|application launch failed|execve()|unable to contact slurm controller|back-off restarting failed|failedscheduling|oci runtime|executable file not found|nvidia-container-cli: |could not select device driver|createcontainer|runcontainererror|container start failed|start container|spank: required plugin|not found|open file",
         rf"Task launch for .{{1,60}} failed on node (?P<host>[\w.\-]+): (?P<launch>.{{1,160}})|srun: error: Application launch failed: (?P<launch2>.{{1,160}})|error: execve\(\): (?P<launch3>.{{1,200}})|Unable to contact slurm controller(?P<launch4>)|Back-off restarting failed container (?:(?P<launch5>\S+) in pod (?P<host2>[a-z0-9.\-]+))?|(?P<unplaced>FailedScheduling (?: *pod/(?P<pod>[\w.\-]+))?.{{0,200}}(?:Insufficient|nodes are available))|OCI runtime (?:create|exec) failed(?P<launch6>.{{0,200}})|(?P<launch7>exec:? .{{1,100}}executable file not found)|(?P<launch8>nvidia-container-cli: .{{1,160}})|(?P<launch9>could not select device driver .{{1,100}})|(?:CreateContainer(?:Config)?|RunContainer)Error(?P<launch10>)|(?P<launch11>pyxis: container start failed|pyxis: couldn{QUOTE}t start container|spank: required plugin \S+ \w+\(\) failed.{{0,60}})|(?P<launch12>\b(?:torchrun|python3?|deepspeed|accelerate|mpirun|mpiexec|srun|ray|\w+_perf): (?:command )?not found)|(?P<launch13>python\S*: can{QUOTE}t open file .{{1,200}})",
-        "host pod",
+        "host pod launch",
     ),
     row(
         "died",

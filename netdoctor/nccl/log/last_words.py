@@ -7,8 +7,9 @@ from collections import deque
 from typing import Final
 
 from netdoctor.nccl.log import closing, elsewhere, spoilt, whose
+from netdoctor.nccl.log.awaited import Awaited
 from netdoctor.nccl.log.counts import Counts, is_bar, unfilled
-from netdoctor.nccl.log.levels import Level, level
+from netdoctor.nccl.log.levels import Level, level, of_a_starter
 from netdoctor.nccl.log.pattern import any_of
 from netdoctor.nccl.log.times import minutes
 
@@ -24,7 +25,8 @@ _ILL_LETTERS: Final = any_of(
     b"error|fail|abort|killed|fatal|crash|panic|died|traceback|exception|assertion|corrupt|faulty|core dumped|segfault|terminat"
     b"|zero|exit|cudnn_status_|cublas_status_|make".split(b"|")
 )
-_GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d")  # an error by its level: of glog and absl
+# an error by its level: of glog and absl, in TensorFlow's form and in Ray's
+_GLOG: Final = re.compile(rb"(?<![^\s|>:\]])[EF]\d{4} \d\d:\d\d:\d\d|\d\d:\d\d:\d\d(?:\.\d{1,9}: [EF]|,\d{3} [EC] \d{1,10}) \S")
 # The same in words that few lines have: it is searched for where one of these is.
 _RARE: Final = any_of(
     b"critical|err!|level=|lvl=|severity=|cp: |mv: |rsync: |tar: |tee: |mkdir: |sig|status=|code|out_of_me|oom|_fail|abnormal"
@@ -69,6 +71,9 @@ _NO_COUNT: Final = re.compile(
 _NONE: Final = re.compile(
     rb": ignored\.?$|Exception ignored|Error in atexit\."
     rb"|(?:^|[\s/])(?:rm|rmdir|unlink|kill|pkill|umount): "
+    # kubectl, to which a script gave an empty list of names (k8s.io/cli-runtime, resource/builder.go)
+    rb"|\bHYDRA_FULL_ERROR=1 for a complete stack trace"  # Hydra's advice, below what it is about
+    rb"|^error: resource\(s\) were provided, but no name was specified"
     rb"|\bto (?:avoid|prevent|disable)\b"
     # of what has not happened: an advice
     rb"|\b(?:otherwise|if not|or else),? (?:you|it|this|they)(?:'ll| will| may| might| would| could| can)\b"
@@ -142,6 +147,11 @@ _BEGINS: Final = re.compile(
     rb"[A-Z][a-z]{2,30}ing\b(?!\s?[:=])(?!.{0,200}\b(?:finished|done|complete[d]?|succeeded)\b)"
     rb"|\bbegins?\W*$",
 )
+# What is told of the work elsewhere is no part of it.
+_TRACKED: Final = re.compile(
+    rb"^(?:.{0,60}\b)?wandb: |\b(?:logg|report|track|stream)ing (?:[\w\-]{1,20} ){0,3}(?:to|with|via) [\w\-]{1,30}\W*$",
+    re.IGNORECASE,
+)
 # What c10 puts below an exception's own words (c10/util/Exception.cpp): it is of the line before, and says nothing by itself.
 _STACK: Final = re.compile(
     rb"\bException raised from \S{1,100} at \S{1,400}:\d{1,6} \(most recent call first\):|\bframe #\d{1,3}: "
@@ -156,15 +166,31 @@ _PART: Final = re.compile(
 # A sentence of some length and nothing else, as a model writes it, or a data set: what it tells of happened to nobody here.
 _PROSE: Final = re.compile(rb"[\"'(]?[A-Z][a-z']{0,30}(?: [^\s:=/_\\{}\[\]<>|#]{1,40}){11,}[.!?][\"')]?\s*$")
 _MOST: Final = 8  # lines
-_LAUNCHERS: Final = re.compile(rb"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun)\b")
+_LAUNCHERS: Final = re.compile(
+    rb"launch\.py:\d|elastic|closing signal|Killing subprocess|Logging error|Traceback|KeyboardInterrupt"
+    rb"|\b(?:srun|slurmstepd|torchrun|mpirun)\b"
+)
+_LEAVES: Final = re.compile(rb"\bSystemExit: \d{1,3}\s*$")  # what it says is the exit code
 _TASKS: Final = 4096
+# What a rank calls an error itself, and the warning above it that such a line may sum up; NeMo has letters (nemo/utils).
+_COMPLAINS: Final = re.compile(rb"(?:^|[\s\[\]|(>:\-])(?:ERROR|CRITICAL|FATAL)\b|\[NeMo E \d")
+_WARNS: Final = re.compile(rb"(?:^|[\s\[\]|(>:\-])WARN(?:ING)?\b|\[NeMo W \d")
+_LOCAL: Final = re.compile(rb"\[default(\d{1,5})\]:")
+_LATELY: Final = 200  # lines
+_HEAD: Final = 200  # bytes
+_SOME: Final = 3  # lines: one or two may be of the last step
 _LABEL: Final = re.compile(rb" {0,8}(\d{1,7}): ")  # srun --label
 _USAGE: Final = re.compile(rb"(?: {0,8}(\d{1,7}): )?[Uu]sage: ([\w.\-/]{1,100})")  # getopt's custom, and argparse's
 
 
+def _node_of(line: bytes) -> bytes:
+    label = _LABEL.match(line)
+    return label[1] if label else b""
+
+
 def _is_ill(line: bytes) -> bool:
     low = line.lower()
-    if (_ILL_LETTERS.search(low) and _ILL.search(line)) or _GLOG.search(line) or elsewhere.bad(line):
+    if (_ILL_LETTERS.search(low) and _ILL.search(line)) or _GLOG.search(line) or elsewhere.bad(line) or of_a_starter(line):
         return True
     return _RARE.search(low) is not None and _RARELY.search(line) is not None
 
@@ -199,6 +225,9 @@ class LastWords:
         self._parts: dict[bytes, tuple[int, bytes]] = {}  # "8 shards" -> the last line that says that some of them were there
         self._hinted = deque[tuple[int, bytes]](maxlen=_MOST)  # the last of them, also behind work
         self._ended = 0  # the line of the last good end
+        self.awaited = Awaited()
+        # a launcher's label, the local rank -> the last that it calls an error
+        self._errors: dict[tuple[bytes, bytes], tuple[int, bytes]] = {}
         self._usage: dict[bytes, bytes] = {}  # a task's label -> the program whose usage it printed
 
     def saw(self, line: bytes, number: int) -> None:
@@ -208,11 +237,28 @@ class LastWords:
         self._took += closing.took(line)
         if b"sage: " in line and (usage := _USAGE.match(line)) is not None and len(self._usage) < _TASKS:
             self._usage[usage[1] or b""] = usage[2]
+        if b" ready" in line or b" healthy" in line or b" reachable" in line:
+            self.awaited.feed(line, number)
+        if (b"ERROR" in line or b" E " in line or b"CRITICAL" in line or b"FATAL" in line) and _COMPLAINS.search(line[:_HEAD]):
+            self._complained(line, number)
         self._stops = closing.stops(line)
         if self._stops:
             self._counts.stopped()
         if b"%|" in line and b" 0/" in line:
             self._counts.begun(line)
+
+    def _complained(self, line: bytes, number: int) -> None:
+        mark = _LOCAL.search(line[:_HEAD])
+        if mark is None or _LAUNCHERS.search(line) or len(self._errors) >= _TASKS:
+            return
+        warned = mark[0] in self.before[:_HEAD] and _WARNS.search(self.before[:_HEAD])
+        above = b" (right above it: " + self.before.strip()[: 2 * _HEAD] + b")" if warned else b""
+        self._errors[_node_of(line), mark[1]] = number, line.strip()[: 2 * _HEAD] + above
+
+    def error_of(self, local_rank: str) -> str:
+        """What a rank of the node whose launcher speaks called an error last, not long ago."""
+        number, said = self._errors.get((_node_of(self.latest), local_rank.encode()), (0, b""))
+        return said.decode("utf-8", "replace") if number and self._latest_at - number <= _LATELY else ""
 
     def above(self, number: int) -> bytes:
         """The line right before this one, where it was read and is no record of NCCL's."""
@@ -225,10 +271,18 @@ class LastWords:
         said = next((line for line in lines if _BEGUN.search(line) and not _LAUNCHERS.search(line)), b"")
         return said.strip()[:200].decode("utf-8", "replace")
 
+    @property
+    def stood(self) -> str:
+        """What the program said last before this line, where it had said more since its last sign of work."""
+        behind = [line for number, line in self._tail if number > self._work_at][:-1]
+        said = [line for line in behind if line.strip() and not (line[:1].isspace() or _LAUNCHERS.search(line))]
+        return said[-1].strip()[:200].decode("utf-8", "replace") if len(said) >= _SOME else ""
+
     def of_a_task(self, task: bytes) -> str:
         """What a task complained of last before its launcher says that it ended: behind its own label, or where no line has a
         label, in the line right above.  A usage says whose complaint it is, which may be a tool's that starts the program."""
         before = [line for _, line in self._tail][-2::-1]
+        before = [line for line in before if not _LEAVES.search(line)]
         own = [line for line in before if (found := _LABEL.match(line)) is not None and found[1] == task]
         labelled = own or any(map(_LABEL.match, before))
         said = next((line for line in (own if labelled else before[:1]) if line.strip()), b"")
@@ -314,9 +368,10 @@ class LastWords:
     @property
     def counted(self) -> str:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
-        if self.latest in {self._counts.line, self._work} or _BEGUN.search(self.latest) or is_bar(self.latest):
+        begun = _TRACKED.search(self.latest) is None and (_BEGUN.search(self.latest) or _BEGINS.search(self.latest))
+        if self.latest in {self._counts.line, self._work} or begun or is_bar(self.latest):
             return ""
-        if self._hinted or self._lines or _BEGINS.search(self.latest):
+        if self._hinted or self._lines:
             return ""
         if closing.doubtful(self.latest) or any(0 < one != whose.rank(self._work) for one in whose.spoken_of(self.latest)):
             return ""  # a rank beyond the first, of a log that others write, too, speaks for itself

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -48,6 +48,7 @@ def _contents(accumulator: Accumulator) -> LogFacts:
     """What the log consists of, and its events."""
     # RAS listens on one port a node: the bind of a second job's fails, harmlessly (src/ras/client_support.cc).
     events = [e for e in accumulator.events.values() if "ras/" not in e.source and b"ras/" not in e.text[:200]]
+    events = list(_without_the_steps_victims(accumulator, sorted(events, key=lambda e: (e.file, e.line))))
     launchers = {e.file for e in events if e.labelled and ("local_rank" in e.data or e.kind == "elastic")}
     return LogFacts(
         library=accumulator.library or ("NCCL" if accumulator.nccl_lines else None),
@@ -57,7 +58,7 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         diagnostics=tuple(clean(d) for d in accumulator.diagnostics),
         levels=frozenset(accumulator.levels),
         subsystems=frozenset(accumulator.subsystems),
-        events=tuple(_event(accumulator, event, launchers) for event in sorted(events, key=lambda e: (e.file, e.line))),
+        events=tuple(_event(accumulator, event, launchers) for event in events),
         work={(clean(accumulator.files[n]), rank): tuple(lines) for (n, rank), lines in accumulator.good.items()},
         figures={clean(accumulator.files[n]): tuple(lines) for n, lines in accumulator.figures.items()},
         trained={clean(accumulator.files[n]): line for n, line in accumulator.trained.items()},
@@ -79,6 +80,30 @@ def _contents(accumulator: Accumulator) -> LogFacts:
         nccl_lines=accumulator.nccl_lines,
         bytes_read=accumulator.bytes_read,
     )
+
+
+def _without_the_steps_victims(accumulator: Accumulator, events: Iterable[CollectedEvent]) -> Iterator[CollectedEvent]:
+    """Without srun's words of tasks that it ended itself, with the step, when it had told of one that had failed; of a step
+    that began after it, nothing is left out."""
+    failed, ended = set[int](), set[int]()  # files
+    for e in events:
+        of_a_task = e.kind == "died" and "task" in e.data
+        if e.kind == "step_ended" and e.file in failed and _last_work(accumulator, e.file) < e.line:
+            ended.add(e.file)
+        killed = (of_a_task and e.data.get("how") == "Killed") or (e.kind == "ended" and e.data.get("why") == "Terminated")
+        if killed and e.file in ended:
+            continue
+        if of_a_task:
+            failed.add(e.file)
+        if e.kind == "finished":
+            ended.discard(e.file)
+        yield e
+
+
+def _last_work(accumulator: Accumulator, file: int) -> int:
+    """The last line of a file in which somebody works or a communicator is set up."""
+    worked = (line for (where, _), lines in accumulator.good.items() if where == file for line in lines)
+    return max(accumulator.up_at.get(file, 0), *worked, 0)
 
 
 def _connections(facts: LogFacts, accumulator: Accumulator, processes: list[Process]) -> LogFacts:

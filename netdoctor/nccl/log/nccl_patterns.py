@@ -64,7 +64,7 @@ PATTERNS: Final = (
     row(
         "threads",
         "pthread_create|thread creation|start new thread|resource temporarily unavailable",
-        rf"pthread_create failed|thread creation failed|can{APOSTROPHE}t start new thread|Proxy thread.{0, 60}Resource temporarily unavailable|libgomp: Thread creation",
+        rf"pthread_create failed|thread creation failed|can{APOSTROPHE}t start new thread|Proxy thread.{{0,60}}Resource temporarily unavailable|libgomp: Thread creation",
     ),
     row(
         "peer_closed",

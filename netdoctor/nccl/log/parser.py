@@ -7,11 +7,10 @@ chunk in which NCCL is rare is searched for a few words instead of being read li
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from netdoctor.nccl.log import benign, documents, forms, levels, messages, nccl_tests, prefix, runs, whose
+from netdoctor.nccl.log import benign, documents, forms, levels, messages, prefix, runs, whose
 from netdoctor.nccl.log.accumulator import Accumulator
 from netdoctor.nccl.log.events import EventCollector, Shape, Writer
 from netdoctor.nccl.log.facts import Level, LogFacts
@@ -20,8 +19,8 @@ from netdoctor.nccl.log.merge import earlier, merge
 from netdoctor.nccl.log.needles import DECIMAL, LOWER, NEEDLE
 from netdoctor.nccl.log.own import OwnReports
 from netdoctor.nccl.log.pattern import Pattern
-from netdoctor.nccl.log.patterns import NOT_RAISED, matching
-from netdoctor.nccl.log.plain import BARE, NOT_PLAIN, plain
+from netdoctor.nccl.log.patterns import ASIDE, NOT_RAISED, matching
+from netdoctor.nccl.log.plain import BARE, NOT_PLAIN, plain, tell_facts
 from netdoctor.nccl.log.sieve import Sieve
 from netdoctor.nccl.log.tracebacks import Raised, Tracebacks
 
@@ -33,8 +32,6 @@ _CACHE: Final = 16384  # entries of a cache before it is thrown away
 _MARK: Final = 100  # bytes in which a launcher's mark of a line stands
 _THOROUGH: Final = 1 << 18  # bytes at the end of a file of which every line is read; a quarter of it at the begin
 _DIGITS: Final = b"0123456789abcdef"
-_TORCH: Final = re.compile(rb"(?:torch|pytorch)[ _]version\s*[:=]?\s*'?(\d+\.\d+\.\d+\S{0,20})", re.IGNORECASE)
-_PYNCCL: Final = re.compile(rb"using nccl==(\d+\.\d+\.\d+)")
 
 # What an exception that Python ignored still tells: of a GPU, not of the way a process left.
 _TELLS: Final = frozenset({"cuda", "oom", "generic"})
@@ -156,10 +153,10 @@ class Parser:
             self._chunk(tail, every=True)
         self._conclude()
 
-    def _conclude(self) -> None:
-        """The lines that come are another file's, or another run's."""
+    def _conclude(self, *, amid: bool = False) -> None:
+        """The lines that come are another file's, or another run's; `amid` tracebacks of that run."""
         self._events.close()
-        for cut in self._tracebacks.close():
+        for cut in () if amid else self._tracebacks.close():
             self._raised(cut, cut.text)
         self.accumulator.counted = self._last_words.counted
         self.accumulator.silence = max(self.accumulator.silence, self._last_words.silence)
@@ -335,10 +332,10 @@ class Parser:
             counted = self._last_words.work(line, number)
             if counted >= 0:
                 accumulator.worked(whose.rank(line[:_MARK]), number, counted, self._last_words.whose, figure=figure)
-        if (facts and self._facts(line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
+        if (facts and tell_facts(accumulator, line)) or (of_others and not any(p.kind == "service" for p in shape.patterns)):
             return
         bare = BARE.search(line) if may_be_bare else None
-        if shape.patterns and benign.text_of_a_program(line):
+        if shape.patterns and benign.says_nothing(line):
             return
         if shape.ends and self._last_words.doubtful(line):
             self._last_words.doubted(line, number)
@@ -359,29 +356,21 @@ class Parser:
             self._runs.fell |= any(p.kind in _ENDS for p in shape.patterns)
             self._events.collect(shape, line, writer, number, None)
 
-    def _next_run(self, begin: int) -> None:
+    def _next_run(self, begin: int, *, amid: bool = False) -> None:
         """Another job's output follows, of which `begin` is the first line: what came before is not asked for."""
         silence = self.accumulator.silence
-        self._conclude()
+        self._conclude(amid=amid)
         self.accumulator.earlier.append(earlier(self.accumulator, begin))
         self.accumulator.next_run(begin)
         self.accumulator.silence = silence
         self._shapes.clear()  # they hold events
 
-    def _facts(self, line: bytes) -> bool:
-        """Versions, and what nccl-tests prints; whether the line is nothing else."""
-        accumulator = self.accumulator
-        messages.version(accumulator, None, -1, line)
-        if torch := _TORCH.search(line):
-            accumulator.torch_version = torch[1].decode("ascii", "replace")
-        if pynccl := _PYNCCL.search(line):
-            accumulator.versions[pynccl[1].decode()] += 1
-        return nccl_tests.read(accumulator, line)
-
     def _raised(self, raised: Raised, line: bytes) -> None:
         """An exception is news where no other family knows what it says."""
+        if (begin := self._runs.raised(raised)) > 0:
+            self._next_run(begin, amid=True)
         self._runs.fell = True
-        kinds = {p.kind for p in matching(raised.text)} - {"trouble"}
+        kinds = {p.kind for p in matching(raised.text)} - ASIDE
         if "ended" in kinds:
             self._events.interrupted(raised)
         if not kinds & NOT_RAISED and not (raised.printed and benign.of_others(raised.text)):

@@ -15,6 +15,7 @@ from netdoctor.nccl.log import (
     shell_patterns,
     stack_patterns,
     surroundings_patterns,
+    told_patterns,
 )
 from netdoctor.nccl.log.event_kinds import EventKind
 from netdoctor.nccl.log.pattern import Pattern, alternatives
@@ -22,7 +23,7 @@ from netdoctor.nccl.log.pattern import Pattern, alternatives
 PATTERNS: Final = (
     *(*nccl_patterns.PATTERNS, *program_patterns.PATTERNS, *framework_patterns.PATTERNS, *stack_patterns.PATTERNS),
     *(*shell_patterns.PATTERNS, *lessened_patterns.PATTERNS),
-    *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS, *locale_patterns.PATTERNS),
+    *(*surroundings_patterns.PATTERNS, *library_patterns.PATTERNS, *locale_patterns.PATTERNS, *told_patterns.PATTERNS),
 )
 
 
@@ -35,7 +36,9 @@ for _number, _pattern in enumerate(PATTERNS):
         _ROWS.setdefault(_begin, set()).add(_number)
 _NEEDLES: Final = re.compile(b"(?=(" + alternatives(_ROWS) + b"))")  # they may overlap
 # What such a line is, another row may know better; that an exception ended something is said beside it.
-_ALONE: Final = frozenset({"trouble", "raised"})
+_ALONE: Final = frozenset({"trouble", "raised", "fatal"})
+# What says nothing of what failed, also in the words of an exception.
+ASIDE: Final = frozenset({"meant_cpu", "help", *_ALONE})
 # Exceptions that are orders, ends or whole stories themselves.
 NOT_RAISED: Final = frozenset({"trouble", "ended", "finished", "exception"})
 
@@ -44,10 +47,10 @@ def matching(text: bytes) -> tuple[Pattern, ...]:
     """The rows whose pattern is in this line."""
     candidates: set[int] = set().union(*(_ROWS[needle] for needle in _NEEDLES.findall(text.lower())))
     found = tuple(p for p in map(PATTERNS.__getitem__, sorted(candidates)) if p.regex.search(text))
-    known = {p.kind for p in found} - _ALONE
+    known = {p.kind for p in found} - ASIDE
     if not known:
-        return tuple(p for p in found if p.kind == "trouble")
-    drop = _ALONE if known & NOT_RAISED else {"trouble"}
+        return tuple(p for p in found if p.kind != "raised")
+    drop = _ALONE if known & NOT_RAISED else _ALONE - {"raised"}
     return tuple(p for p in found if p.kind not in drop)
 
 
@@ -70,6 +73,7 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     "async_event": (rb"(?P<dev>[\w.\-]+:\d+) (?:[Gg]ot|async|GID|unknown)",),
     "gloo_connect": (rb"remote=\[?(?P<remote>[^\],\s]+)", rb"local=\[?(?P<local>[^\],\s]+)"),
     "gloo_address": (rb"[Uu]nable to find (?:address|interface) for:? ?\[?(?P<name>[^\]\s]+)",),
+    "told": (rb"\bComponent: +(?P<component>\S{1,60})",),  # Open MPI
     "peer_closed": (rb"\bPeer host: +(?P<peer>[\w.\-]+)",),  # Open MPI
     "elastic": (
         rb"\btime +: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)",
@@ -107,10 +111,7 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
         rb"amdhsa--(?P<sm>gfx\w+(?::[\w+\-]+?)*) - \[Not Found\]",
         rb"amdgcn-amd-amdhsa--(?P<built>gfx\w+(?::[\w+\-]+?)*) - \[code object",
     ),
-    "barrier": (
-        rb"(?<!first task at the barrier: /job:jax_worker/replica:0/)\btask:(?P<missing>\d+)\b(?!\.)",
-        rb"reached the barrier: (?P<came>\d+)/(?P<n>\d+)",
-    ),  # of JAX: a task a line
+    "barrier": (rb"reached the barrier: (?P<came>\d+)/(?P<n>\d+)",),
     "rdma_error": (rb"\b0{8} 0000[0-9a-f]{2}(?P<synd2>(?!00)[0-9a-f]{2}) [0-9a-f]{8} [0-9a-f]{8}\b",),
     "stalled": (rb"\[missing ranks: ?(?P<missing>\d[\d, ]*)\]", rb"\[ready ranks: ?(?P<ready>\d[\d, ]*)\]"),
     "coordinator": (rb"ipv[46]:(?:%5B|\[)?(?P<peer>[\w.:]+?)(?:%5D|\])?: ", rb"GCS (?:at|address:?) (?P<peer2>[\w.:\-]*\w)"),
@@ -120,6 +121,22 @@ _DETAILS: Final[dict[EventKind, tuple[bytes, ...]]] = {
     ),  # c10d/socket.cpp
 }
 _COMPILED: Final = {kind: tuple(re.compile(r) for r in regexes) for kind, regexes in _DETAILS.items()}
+# Lists of which every member counts, a line each: the words that they stand behind, and a member.
+_LISTS: Final[dict[EventKind, tuple[re.Pattern[bytes], re.Pattern[bytes]]]] = {
+    # of XLA's coordination service (xla/tsl/distributed_runtime/coordination)
+    "barrier": (re.compile(rb"imed out task names:"), re.compile(rb"/task:(\d{1,7})\b")),
+    # of Horovod (stall_inspector.cc); horovodrun marks each line
+    "stalled": (re.compile(rb"Missing ranks:\s"), re.compile(rb"(?:^|\s|>:)(\d{1,7}): \[")),
+}
+
+
+def listed(kind: EventKind, text: bytes) -> dict[str, str]:
+    """The ranks that a message lists as missing, so far."""
+    begin, member = _LISTS.get(kind, (None, None))
+    if begin is None or member is None or (found := begin.search(text)) is None:
+        return {}
+    ranks = sorted({int(one) for one in member.findall(text[found.end() - 1 :])})
+    return {"missing": ", ".join(map(str, ranks))[:600]} if ranks else {}
 
 
 def details(kind: EventKind, text: bytes, match: re.Match[bytes] | None) -> dict[str, str]:

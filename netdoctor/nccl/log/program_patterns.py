@@ -114,12 +114,12 @@ PATTERNS: Final = (
         "barrier",
         "monitoredbarrier|waiting for send/recv from rank|barrier timed out|reached the barrier",
         r"received errors while waiting for send/recv from rank (?P<peer>\d+)|Barrier timed out\. (?:Barrier_id|Id): \S+ |# of tasks that reached the barrier: \d|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier",
-        follow=8,
+        follow=24,  # XLA lists up to 20 tasks
     ),
     row(
         "no_backend",
         "no backend type associated|have nccl built in|nccl is not available|without nccl",
-        rf"No backend type associated with device type (?P<device>\w+)|Distributed package doesn{APOSTROPHE}t have NCCL\S* built in|(?:torch|PyTorch).{0, 40}(?:compiled|built) without NCCL|NCCL is not available",
+        rf"No backend type associated with device type (?P<device>\w+)|Distributed package doesn{APOSTROPHE}t have NCCL\S* built in|(?:torch|PyTorch).{{0,40}}(?:compiled|built) without NCCL|NCCL is not available",
     ),
     row(
         "generic",
@@ -153,7 +153,7 @@ PATTERNS: Final = (
     row(
         "died",
         "heartbeat timeout|exit|killed|signal|segmentation|bus error|oom|abort|core dumped|died|out of memory|return code|term_|double free|free():|malloc():|corrupted size|stack smashing|terminate called|libc++abi|assertion `|panic|returncode|exception|fatal python error|illegal instruction|trap|system call",
-        r"Task \S*task:(?P<task2>\d+) heartbeat timeout|srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code|returncode) ?[:=]? ?-(?!(?:2|15)\b)(?P<signal2>\d+)(?:\) local_rank: (?P<local_rank>\d+))?|failed \(exitcode: (?P<code>[1-9]\d*)\)(?: local_rank: (?P<local_rank2>\d+))?|exitcode=-(?!SIG(?:TERM|INT)\b)(?P<signal9>SIG\w+)|died with <Signals\.(?P<signal3>\w+)|(?P<host2>[a-z0-9][\w.\-]*) +\d+/\d+ +OOMKilled|\bpods?[ /]\"?(?P<host3>[a-z0-9][\w.\-]*).{0,120}OOMKilled|systemd-oomd\[\d+\]: Killed \S|(?<!SIGKILL by )oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault(?=\s*(?:[(:]|$))|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)(?!\d*\. The process receives a SIGTERM)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<of>\d+)|return code = -(?!(?:2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|rank (?P<of5>\d+) died from signal (?!(?:2|15)\b)(?P<signal8>\d+)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory|(?P<how7>Floating point exception|Illegal instruction|Trace/breakpoint trap|Bad system call)"
+        r"Task \S*task:(?P<task2>\d+) heartbeat timeout|srun: error: (?P<host>[\w.\-]+): tasks? (?P<task>[\d,\-]+): (?P<how>Exited with exit code [1-9]\d*|Killed|Segmentation fault|Aborted|Out Of Memory|Bus error)|exited on signal (?!(?:2|15)\b)(?P<signal>\d+)|(?:exitcode|exit code|returncode) ?[:=]? ?-(?!(?:2|15)\b)(?P<signal2>\d+)(?:\) local_rank: (?P<local_rank>\d+))?|failed \(exitcode: (?P<code>[1-9]\d*)\)(?: local_rank: (?P<local_rank2>\d+))?|exitcode=-(?!SIG(?:TERM|INT)\b)(?P<signal9>SIG\w+)|died with <Signals\.(?P<signal3>\w+)|(?P<host2>[a-z0-9][\w.\-]*) +\d+/\d+ +OOMKilled|\bpods?[ /]\"?(?P<host3>[a-z0-9][\w.\-]*).{0,120}OOMKilled|systemd-oomd\[\d+\]: Killed \S|(?<!SIGKILL by )oom.?kill(?:er|ed)? (?!0\b)|\bOOM.?Killed\b|Killed process (?P<pid>\d+)|Out of memory: Kill|(?:^|[\s:])Segmentation fault(?=\s*(?:[(:]|$))|Caught signal (?P<signal4>\d+)|Signal: .{0,40}\((?P<signal5>4|6|7|8|9|11)\)|Fatal Python error: (?P<how2>.{1,60})|Bus error \(core dumped\)|Aborted \(core dumped\)|\bexit(?:ed with|s with)? (?:exit )?(?:code|status) (?P<code2>13[4-79]|[1-9]\d{0,2})\b|EXIT CODE: (?P<code3>[1-9]\d*)(?!\d*\. The process receives a SIGTERM)|returned a non-zero exit code|exited with non-zero status|MPI_ABORT was invoked on rank (?P<of>\d+)|return code = -(?!(?:1|2|15)\b)(?P<signal6>\d+)|return code = (?P<code4>[1-9]\d*)|rank (?P<of5>\d+) died from signal (?!(?:2|15)\b)(?P<signal8>\d+)|terminated with signal (?!SIG(?:TERM|INT)\b)(?P<signal7>SIG\w+)|line \d+: +\d+ (?P<how4>Killed|Bus error|Segmentation fault|Aborted)\b|TERM_(?P<how5>MEMLIMIT|OWNER)|PBS: job killed: (?P<how6>mem|vmem)|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: (?P<how3>[\w ]+)|exited unexpectedly)|killed due to the node running low on memory|(?P<how7>Floating point exception|Illegal instruction|Trace/breakpoint trap|Bad system call)"
         rf"(?: +\(core dumped\)|{END})|{BEGIN} *(?P<how8>Killed){END}|"
         r"(?P<how9>double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|stack smashing detected)|terminate called without an active exception|libc\+\+abi: terminating|\.(?:c|cc|cpp|cu|h|hpp):\d+: .{1,200}: Assertion `|thread '[^']{1,60}' panicked at|"
         rf"{BEGIN}panic: ",
@@ -169,8 +169,8 @@ PATTERNS: Final = (
     # Open MPI (orte/mca/plm/base/help-plm-base.txt), OpenSSH, busybox's nslookup, kubelet
     row(
         "unstarted",
-        "could not resolve hostname|can't resolve|unable to reliably start|placement group|no available node types|crashloopbackoff|imagepull|host key verification|permission denied (|not enough slots|unexpectedadmissionerror|unable to create step|unable to allocate resources",
-        r"ssh: (?P<unresolved>Could not resolve hostname) (?P<host>[\w.\-]+)|nslookup: can't resolve '(?:\(null\)|(?P<host2>[^']{1,253}))'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request(?: \{[^}]{0,200}?'node:(?P<address>[^']{1,253})')?)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available|srun: error: Unable to (?:create step|allocate resources).{0,160})",
+        "could not resolve hostname|can't resolve|unable to reliably start|placement group|no available node types|crashloopbackoff|imagepull|host key verification|permission denied (|not enough slots|unexpectedadmissionerror",
+        r"ssh: (?P<unresolved>Could not resolve hostname) (?P<host>[\w.\-]+)|nslookup: can't resolve '(?:\(null\)|(?P<host2>[^']{1,253}))'|Init:CrashLoopBackOff|(?:Err|Back-off )ImagePull|ImagePullBackOff|ORTE was unable to reliably start one or more daemons|(?P<unplaced>Failed to create placement group|No available node types can fulfill resource request(?: \{[^}]{0,200}?'node:(?P<address>[^']{1,253})')?)|(?P<unhealthy>UnexpectedAdmissionError)|(?P<ssh>Host key verification failed|Permission denied \((?:publickey|gssapi|password|keyboard)[\w\-,]*\))|(?P<slots>There are not enough slots available)",
         "host unhealthy",
     ),
     row("elastic", "root cause (first observed", r"Root Cause \(first observed failure\)", follow=7, each=True),
@@ -181,8 +181,8 @@ PATTERNS: Final = (
     ),
     row(
         "node_failed",
-        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|marked dead|marked as dead",
-        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding, setting DOWN|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
+        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|containerstatusunknown|marked dead|marked as dead",
+        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding, setting DOWN|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|ContainerStatusUnknown|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
     ),
     # Slurm's src/slurmctld/ping_nodes.c and node_mgr.c: a ping without an answer, which is sent again, and the answer
     row(
@@ -193,14 +193,14 @@ PATTERNS: Final = (
     ),
     row(
         "ended",
-        "has been revoked|probe, will be|crashed with exit code|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
-        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|receiving|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)|salloc: Job allocation \d+ has been (?P<why20>revoked)",
+        "return code = -|has been revoked|node had condition|probe, will be|crashed with exit code|cancelled at|sigusr|sigint|due to |preempt|evicted|sigterm|death signal|got signal|keyboardinterrupt|force terminated|low on resource|terminated|sighup|signal 15|signal 2|interrupt|imminent|term_runlimit|walltime",
+        r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?! DUE TO TASK FAILURE)(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|The node had condition: \[(?P<why21>\w+)|\b(?P<why22>Preempted) by (?:a )?pod\b|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|receiving|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)|salloc: Job allocation \d+ has been (?P<why20>revoked)|return code = -(?P<why23>15|2|1)\b",
         "why",
     ),
     row(
         "finished",
         "worker group|passed|out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|training has |finished training|max_epochs|max_steps|destroy_process_group|has not been destroyed before|training done|training is|training over|exit code 0|completed successfully|saving final|run finished",
-        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|exit code 0\b)",
+        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|(?P<words3>exit code 0\b))",
         "left right whole destroyed words",  # a process, or a part of the work, came to its end: also where another one had died
     ),
     # what ncclras prints, pasted: src/ras/client_support.cc
@@ -217,7 +217,7 @@ PATTERNS: Final = (
         r"received unexpected process identifier|cannot find a corresponding process",
     ),
     # how many processes DeepSpeed's launcher starts on a host
-    row("spawned", "num_local_procs", r"\bnum_local_procs=(?P<n>\d{1,5})\b"),
+    row("spawned", "num_local_procs", r"\bnum_local_procs=(?P<n>\d{1,5})\b(?:, node_rank=(?P<node>\d{1,5}))?", "node"),
     # a fault that a program reports and no family knows
     row(
         "trouble",

@@ -3,10 +3,12 @@
 LSF 10.1, "bsub -o": the report comes first and says "The output (if any) follows:", or last and says that the output "is above
 this job summary".  A report is of one job that has ended, so whatever follows is another's.
 
-What a shell joins may as well be the ranks of one job, so three things count as a new start: a program that refuses its
+What a shell joins may as well be the ranks of one job, so four things count as a new start: a program that refuses its
 arguments, and then others (Python's argparse; ranks are started with the same, but for numbers), a run of W&B that begins
 long after the last one, which an exception had closed (torchrun starts ranks again within one job, and says that they failed),
-and the file's first line, long after it was first told and behind an end: ranks of one job begin at once.
+the file's first line, long after it was first told and behind an end: ranks of one job begin at once; and an exception that
+nobody caught, of a program of which several others had ended it already, or that Python now cannot even compile: a process ends
+by one, and the ranks of a job mostly by the same.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from datetime import datetime
 from typing import Final
 
 from netdoctor.nccl.log.times import when
+from netdoctor.nccl.log.tracebacks import Raised
+from netdoctor.nccl.log.wordings import Wording
 
 _REPORT: Final = b"Sender: LSF System <"
 _FOLLOWS: Final = b"The output (if any) follows"
@@ -35,6 +39,9 @@ _AGENT: Final = re.compile(rb"\bAgent [Ss]tarting [Rr]un\b")
 _RANK_FAILED: Final = b"failed (exitcode"
 _APART: Final = 60  # seconds between two starts: ranks of one job call wandb.init at once
 _OPENINGS: Final = 20  # lines at the begin of a file, of which the first with a time and some words is its opening
+_SEVERAL: Final = 3  # exceptions that ended a program, and that are more than the ranks of one job differ in
+_MOST: Final = 1024  # runs, and exceptions of a program
+_UNCOMPILED: Final = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _WORDS: Final = re.compile(rb"[^\d]{24,200}")
 
 
@@ -69,6 +76,8 @@ class Runs:
         self.opening = b""  # words of the first line that tells its time; nothing where none does
         self._opened: datetime | None = None
         self._lines = 0
+        self._raised: dict[str, dict[tuple[str, ...], int]] = {}  # program -> what ended it, and where -> the line
+        self._ended = 0  # runs
 
     def opens(self, line: bytes) -> bool:
         """Whether a line may be the first of a run."""
@@ -86,6 +95,23 @@ class Runs:
         elif line.startswith(_FOLLOWS) and self._report:
             begin, self._first = (0 if self._first else self._report), False
         return begin or self._arguments(line, number) or self._tracked(line, number) or self._opens_again(line, number)
+
+    def raised(self, one: Raised) -> int:
+        """The first line of another run where this exception shows that one has begun, else 0."""
+        uncompiled = one.type in _UNCOMPILED and not one.deep
+        program = one.program or (one.file if uncompiled else "")
+        if not (program and one.type) or one.printed or Wording.ECHO_EXCEPTION.within(one.type) or self._ended >= _MOST:
+            return 0
+        known = self._raised.setdefault(program, {})
+        this = one.type, one.file, one.line
+        latest = max(known, key=known.__getitem__, default=this)
+        begin = 0
+        if this != latest and (uncompiled or len(known) >= _SEVERAL):
+            begin = one.began if uncompiled else known[latest] + 1
+        if this in known or len(known) < _MOST:
+            known[this] = one.number
+        self._ended += begin > 0
+        return begin
 
     def _opens_again(self, line: bytes, number: int) -> int:
         """The file's first line, when the run that it began has ended."""

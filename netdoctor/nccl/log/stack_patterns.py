@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from netdoctor.nccl.log.pattern import BEGIN, ERRNO, QUOTE, row
+from netdoctor.nccl.log.pattern import BEGIN, END, ERRNO, QUOTE, row
 
 _DEAD: Final = (
     # a process of the job, as those that started it or talked to it report it
@@ -43,8 +43,8 @@ _DEAD: Final = (
     ),
     row(
         "died",
-        "memory limit|memory pressure|segfault at|general protection|replica(s) failed|backoff limit",
-        r"(?P<how>[Ee]xceeded (?:job |step )?memory limit)|[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)|\[\d+\]: (?P<how2>segfault) at \w|traps: \S+\[\d+\] (?P<how3>general protection)|Job \S+ is (?:failed|restarting) because \d+ \w+ replica\(s\) failed|reached the specified backoff limit",
+        "memory limit|memory pressure|segfault at|general protection|replica(s) failed|backoff limit|due to task failure",
+        r"(?P<how>[Ee]xceeded (?:job |step )?memory limit)|[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)|\[\d+\]: (?P<how2>segfault) at \w|traps: \S+\[\d+\] (?P<how3>general protection)|Job \S+ is (?:failed|restarting) because \d+ \w+ replica\(s\) failed|reached the specified backoff limit|CANCELLED AT \S+ DUE TO TASK FAILURE",
         "how",
     ),
     # C++'s own word of an exception that nobody caught; those of torch, Gloo and the standard library are watchdogs' and others'
@@ -179,15 +179,16 @@ _UNSTARTED: Final = (
     # Open MPI, PRRTE, Intel MPI
     row(
         "unstarted",
-        "failed after launch|prte was unable|specified executable|could not access or execute|could not find an executable|run as root|already filled|ppr for this|processes than cpus|pmi support|_init failed for some|bstrap_proxy",
-        rf"(?P<launch>An? (?:ORTE|PRTE) daemon has unexpectedly failed after launch)|(?P<launch2>PRTE was unable to reliably start one or more daemons)|(?P<launch3>unable to find the specified executable file)|(?P<launch4>could not (?:access or execute|find) an executable)|(?P<launch5>mpirun has detected an attempt to run as root)|(?P<slots>All nodes which are allocated for this job are already filled|more processes than the ppr for this topology|binding more processes than cpus on a resource)|(?P<launch6>was not built with SLURM{QUOTE}s PMI support)|(?P<launch7>It looks like \w+_init failed for some reason)|unable to run (?P<launch8>bstrap_proxy) on (?P<host>[\w.\-]+)",
+        "tried to fork a new process|tried to bind a new process|slurm process starter|failed after launch|prte was unable|specified executable|could not access or execute|could not find an executable|run as root|already filled|ppr for this|processes than cpus|pmi support|_init failed for some|bstrap_proxy",
+        rf"(?P<launch>An? (?:ORTE|PRTE) daemon has unexpectedly failed after launch)|(?P<launch2>PRTE was unable to reliably start one or more daemons)|(?P<launch3>unable to find the specified executable file)|(?P<launch4>could not (?:access or execute|find) an executable)|(?P<launch5>mpirun has detected an attempt to run as root)|(?P<slots>All nodes which are allocated for this job are already filled|more processes than the ppr for this topology|binding more processes than cpus on a resource)|(?P<launch6>was not built with SLURM{QUOTE}s PMI support)|(?P<launch7>It looks like \w+_init failed for some reason)|(?P<launch9>(?:PRTE|Open MPI) tried to (?:fork a new process via the|bind a new process, but something went wrong\. +The{END}).{{0,40}})|(?P<launch10>The SLURM process starter for OpenMPI was unable to locate a)|unable to run (?P<launch8>bstrap_proxy) on (?P<host>[\w.\-]+)",
         "host",
+        follow=12,
     ),
     # Slurm, pyxis, enroot
     row(
         "unstarted",
-        "batch job submission failed|launch failed: |invalid mpi type|mpi plugin for|load pmix library|pyxis: |enroot-",
-        r"Batch job submission failed: (?P<launch>.{1,160})|task \d+ launch failed: (?P<launch2>.{1,160})|(?P<launch3>Invalid MPI type '[^']{1,40}'|cannot find mpi plugin for \S+|can not load PMIx library)|(?P<launch4>pyxis: failed to import docker image)|pyxis: +(?P<launch5>(?:\[ERROR\]|nvidia-container-cli:|enroot-\w+:).{1,160})|^(?P<launch6>enroot-\w+: failed .{1,160})",
+        "unable to create step|unable to allocate resources|batch job submission failed|launch failed: |invalid mpi type|mpi plugin for|load pmix library|pyxis: |enroot-",
+        r"(?:Batch job submission failed|srun: error: Unable to (?:create step for job \d+|allocate resources)): (?P<launch>.{1,160})|task \d+ launch failed: (?P<launch2>.{1,160})|(?P<launch3>Invalid MPI type '[^']{1,40}'|cannot find mpi plugin for \S+|can not load PMIx library)|(?P<launch4>pyxis: failed to import docker image)|pyxis: +(?P<launch5>(?:\[ERROR\]|nvidia-container-cli:|enroot-\w+:|--container-\S+ |container exited too soon|a previous task terminated).{0,160})|(?:^|[\s>:])(?P<launch6>enroot-\w+: failed .{1,160})",
         "host launch",
     ),
     # ssh and what starts processes over it: 255 is ssh's own failure, ssh(1)
@@ -206,8 +207,8 @@ _UNSTARTED: Final = (
     ),
     row(
         "unstarted",
-        "response from daemon|unresolvable cdi|failed to start container",
-        r"Error response from daemon: (?P<launch>.{1,200})|(?P<launch2>unresolvable CDI devices .{1,80})|(?P<launch3>failed to start container .{1,160})",
+        "response from daemon|unresolvable cdi|failed to start container|error from server (",
+        r"Error response from daemon: (?P<launch>.{1,200})|(?P<launch2>unresolvable CDI devices .{1,80})|(?P<launch3>failed to start container .{1,160})|Error from server \((?!NotFound|AlreadyExists)(?P<launch4>\w{1,40}\): .{1,200})",
     ),
     # kube-scheduler's own log: pkg/scheduler/schedule_one.go, structured by klog
     row(

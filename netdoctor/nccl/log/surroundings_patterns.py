@@ -38,7 +38,7 @@ PATTERNS: Final = (
     row(
         "storage",
         "errno 28|errno 122|errno 30|errno 116|errno 5]|errno 107|errno 108|errno 121|os error |no space left on device|disk quota exceeded|stale file handle|stale nfs|read-only file system|input/output error|iostream error|failed writing|file write failed|storagefull|transport endpoint|unexpected pos|os { code: |unexpectedly eof|remote i/o error|enospc|edquot",
-        r"^(?!.*(?:/dev/shm|torch_\d|psm_|nccl-\w|shared.memory|\bshm\b|NCCL WARN|ptl_tcp|gloo/|\bUCX\b|\.c:\d+ +(?:Fatal|Assertion)|\bib_|ibv_|mlx[45]|libfabric|fi_|MPI_)).*?(?:(?P<full>\[Errno 28\]|No space left on device|StorageFull|os error 28\b|Os \{ code: 28\b|\bENOSPC\b)|(?P<quota>\[Errno 122\]|Disk quota exceeded|os error 122\b|Os \{ code: 122\b|\bEDQUOT\b)|(?P<read_only>\[Errno 30\]|Read-only file system|os error 30\b)|(?P<gone>\[Errno 116\]|Stale file handle|Stale NFS file handle|os error 116\b|\[Errno 10[78]\]|(?:Transport|Cannot send after transport) endpoint)|(?P<broken>\[Errno 5\]|Input/output error(?=[:'\")\s]*/)|(?:/|['\"][\w.~\-]{1,200}['\"]|\b(?:file|read|writ|open|sav|load|copy|director|disk|mount)\w*\b).{0,200}?Input/output error(?=[:'\")\s]*(?: \[repeated \d+x across cluster\])? *$)|os error 5\b|\[Errno 121\]|Remote I/O error)|(?P<write>PytorchStreamWriter failed writing|file write failed|basic_ios::clear: iostream error|inline_container\.cc:\d+\] \. unexpected pos))",
+        r"^(?!.*(?:/dev/shm|/sys/fs/cgroup|torch_\d|psm_|nccl-\w|shared.memory|\bshm\b|NCCL WARN|ptl_tcp|gloo/|\bUCX\b|\.c:\d+ +(?:Fatal|Assertion)|\bib_|ibv_|mlx[45]|libfabric|fi_|MPI_)).*?(?:(?P<full>\[Errno 28\]|No space left on device|StorageFull|os error 28\b|Os \{ code: 28\b|\bENOSPC\b)|(?P<quota>\[Errno 122\]|Disk quota exceeded|os error 122\b|Os \{ code: 122\b|\bEDQUOT\b)|(?P<read_only>\[Errno 30\]|Read-only file system|os error 30\b)|(?P<gone>\[Errno 116\]|Stale file handle|Stale NFS file handle|os error 116\b|\[Errno 10[78]\]|(?:Transport|Cannot send after transport) endpoint)|(?P<broken>\[Errno 5\]|Input/output error(?=[:'\")\s]*/)|(?:/|['\"][\w.~\-]{1,200}['\"]|\b(?:file|read|writ|open|sav|load|copy|director|disk|mount)\w*\b).{0,200}?Input/output error(?=[:'\")\s]*(?: \[repeated \d+x across cluster\])? *$)|os error 5\b|\[Errno 121\]|Remote I/O error)|(?P<write>PytorchStreamWriter failed writing|file write failed|basic_ios::clear: iostream error|inline_container\.cc:\d+\] \. unexpected pos))",
         "full quota read_only gone broken write",
     ),
     # the kernel's word of a disk and of what lies on it: block/blk-core.c (print_req_error), fs/ext4/super.c, fs/xfs/xfs_error.c,
@@ -95,6 +95,10 @@ PATTERNS: Final = (
         r"Signal (?!(?:2|15) )(?P<signal>\d+) \(SIG\w+\) received by PID|(?P<how>Segfault) encountered",
         "signal how",
     ),
+    # LSF's report (bsub -e)
+    row("stderr_elsewhere", "read file <", r"Read file <(?P<path>[^>]{1,400})> for stderr output of this job"),
+    # srun ends a step (src/srun/libsrun/launch.c)
+    row("step_ended", "job step|stepid=", r"srun: (?:\S{1,80}: ){0,3}(?:Terminating (?:job step |StepId=)\d|Job step aborted)"),
     row("unstarted", "unable to confirm allocation", r"Unable to confirm allocation for job \d+: (?P<launch>.{1,100})"),
     # a server that is up
     row(

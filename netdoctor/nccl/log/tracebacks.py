@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from netdoctor.nccl.log import records
+
 _START: Final = b"Traceback (most recent call last):"
 # Python's own words before the traceback of what nobody can catch, after which it goes on: Python/errors.c, Lib/atexit.
 _NOT_RAISED: Final = re.compile(rb"Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs")
@@ -37,9 +39,10 @@ _HEADLESS: Final = re.compile(rb'^(?P<mark>.{0,200}?) {2}File "[^"]{1,400}", lin
 _NAMED: Final = ("Error", "Exception")
 # Names that an exception has where others' lines stand between it and its traceback: "GPU: NVIDIA H100" is none.
 _COMMON: Final = (b"Error", b"Exception", b"Interrupt", b"Exit", b"Iteration", b"Expired", b"Timeout")
-# Of a class, by the custom of its name; C's own begin small (socket.gaierror), and Ray puts the cause behind its own.
+# Of a class, by the custom of its name; C modules' begin small (socket.gaierror), and Ray puts the cause behind its own.
 _RAISED: Final = re.compile(
-    rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}|(?:\w{1,60}\.){1,10}\w{0,40}(?:error|timeout))"
+    rb"(?P<type>(?:\w{1,60}\.){0,10}[A-Z]\w{1,80}"
+    rb"|(?:\w{1,60}\.){1,10}\w{0,40}(?:[Ee]rror|[Tt]imeout|Exception))"
     rb"(?P<of>\(\w{1,80}\))?(?:: ?.*)?$"
 )
 # Two processes write one file at once: each piece of the line stands there twice.
@@ -60,26 +63,6 @@ _TEXT: Final = b"<string>"  # what Python calls a text that is executed
 _ORIGINAL: Final = b"Original "  # torch/_utils.py, ExceptionWrapper: of a DataLoader's worker, or of one of several replicas
 _PLACES: Final = 4096
 _LOGGED: Final = re.compile(rb"\b(?:ERROR|WARN(?:ING)?|INFO|CRITICAL)\b")  # in what stands before a traceback
-# A logger's whole record (time and level, or the level and the logger's name), right below which a handler puts the traceback
-# of what the program has caught, also at its bottom; not where it says that it ends with it, as hooks for the uncaught do.  It
-# speaks of the exception: by its type, its text or the names in it, as something that failed, or of how it goes on without.
-# What it says of anything else ("slow batch") stood there by chance before an exception that nobody caught.
-_RECORD: Final = re.compile(
-    rb"(?:[\[(]?\d{4}[-/]\d\d[-/]\d\d[ T]|[\[(]?\d\d:\d\d:\d\d).{0,80}?\b(?:ERROR|WARN(?:ING)?)\b"
-    rb"|(?:ERROR|WARNING):[\w.]{1,80}:|[WE](?:\d{4} |\d{4}-\d\d-\d\d )\d\d:\d\d:\d\d|(?:WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d"
-)
-_ENDS_WITH_IT: Final = re.compile(
-    rb"\b(?:un(?:caught|handled|recoverable|expected)|fatal\w*|exit\w*|abort\w*|terminat\w*|crash\w*|giving up"
-    rb"|shut\w* ?down|stopp\w*|(?:training|job|run|worker|rank|process|main|program|script)\b.{0,30}\b(?:failed|died|dies))\b",
-    re.IGNORECASE,
-)
-_OF_IT: Final = re.compile(
-    rb"\b(?:exceptions?|traceback|(?<!no )(?<!\b0 )errors?(?! (?:rate|bars?|count)\b)|failed|failure|failing|caught"
-    rb"|continu(?:e|es|ing)|proceed(?:s|ing)?|go(?:es|ing) on|f(?:a|e)ll(?:s|ing)? ?back)\b(?!\W{0,4}0\b)",
-    re.IGNORECASE,
-)
-_NAMES: Final = re.compile(rb"['\"]([^'\"]{3,200})['\"]")  # that an exception's text quotes
-_SAID: Final = 4  # bytes of such a text that stands in others by more than chance
 _OPEN: Final = 256  # tracebacks that are read at once: ranks print theirs interleaved
 # Files of others: the last frame outside of them is the program's.
 _LIBRARIES: Final = re.compile(
@@ -110,6 +93,8 @@ class Raised(NamedTuple):
     cause: int = 0  # the line of the exception that it came of
     quoted: int = 0  # the line of the exception whose message quotes it
     below: bool = False  # a logger's record stands right above it
+    began: int = 0  # the line of its last frame
+    instead: bool = False  # a handler raised it, by a statement of its own, in place of the exception that it came of
 
 
 class _Open:
@@ -119,7 +104,9 @@ class _Open:
             "caught",
             "cause",
             "flat",
+            "frames",
             "handled",
+            "handler",
             "headless",
             "ignored",
             "last",
@@ -130,7 +117,7 @@ class _Open:
             "own",
             "program",
         ),
-        *("quoted", "quotes", "record", "said", "since", "told"),
+        *("quoted", "quotes", "record", "said", "since", "told", "within"),
     )
 
     def __init__(self, ignored: bool, headless: bool = False) -> None:
@@ -143,6 +130,9 @@ class _Open:
         self.program = b""
         self.told = b""  # the program's text below the last frame of its own
         self.cause = self.quoted = 0
+        self.frames = set[tuple[bytes, bytes]]()  # functions, by their files
+        self.handler = set[tuple[bytes, bytes]]()  # those of the exception while which was handled this one was raised
+        self.within = False  # the last frame is one of them
         self.headless = headless
         self.ignored = ignored
         self.left = _LONGEST
@@ -169,6 +159,8 @@ class Tracebacks:
         self._colon = 0  # the same, where the message goes on below
         self._came_of: dict[bytes, int] = {}  # mark -> the exception that the next one there came of
         self._lingers = 0
+        self._frames = set[tuple[bytes, bytes]]()  # of the one that has just ended
+        self._handling = set[tuple[bytes, bytes]]()
         self._times: dict[tuple[bytes, bytes, bytes], int] = {}
         self._cut_off = False
 
@@ -208,7 +200,9 @@ class Tracebacks:
             return None
         self._cut_off |= _CUT_OFF in line
         if self._lingers and (chain := _CHAIN.search(line)) is not None:
-            self._came_of[line[: chain.start()]] = self._ended.get(line[: chain.start()], 0)
+            shared = line[: chain.start()]
+            self._came_of[shared] = self._ended.get(shared, 0)
+            self._handling = self._frames if chain[0].startswith(b"During") else set()
         if self._lingers:
             self._linger(line)
         if (before := _NOT_RAISED.search(line)) is not None:
@@ -234,10 +228,9 @@ class Tracebacks:
             at.handled = at.ignored and mark in self._served
             at.bottom, self._cut_off = self._cut_off, False
             at.logged = _LOGGED.search(mark) is not None
-            record = above[len(mark) :] if above.startswith(mark) else b""
-            if (head := _RECORD.match(record)) is not None and _ENDS_WITH_IT.search(record) is None:
-                at.record = record[head.end() :]
+            at.record = records.record(above[len(mark) :] if above.startswith(mark) else b"")
             at.cause, at.quoted = self._came_of.pop(mark, 0), self._colon
+            at.handler = self._handling if at.cause else set()
             self.quoting = at.ignored
         self._ignored.discard(mark)
         self._served.discard(mark)
@@ -262,6 +255,8 @@ class Tracebacks:
             at.since, at.said, at.number = 0, b"", number
             at.flat, at.quotes, self.quoting = not body.startswith(_INDENTED), True, True
             self._whose(at, frame, first)
+            at.frames.add((frame["file"], frame["name"]))
+            at.within = (frame["file"], frame["name"]) in at.handler
             return None
         at.since += 1
         apart = at.since > 1 and not at.quotes  # what stands before it is neither a frame nor what it quotes
@@ -282,7 +277,7 @@ class Tracebacks:
             self._last_ignored, self._last_served = (mark if at.ignored else None), at.handled
         if raised is None or at.last is None:
             return None
-        self._ended[mark], self._lingers = number, _LINGERS
+        self._ended[mark], self._lingers, self._frames = number, _LINGERS, at.frames
         self._colon = number if body.rstrip().endswith(b":") else 0
         file, row = at.own or at.last
         kind = (raised["type"] + (raised["of"] or b"")).decode("ascii", "replace")
@@ -305,13 +300,15 @@ class Tracebacks:
             at.last[1].decode() if at.own and at.last[0] == _TEXT else "",
             library=at.own is None,
             deep=b":".join(at.last).decode("utf-8", "replace") if at.own not in {None, at.last} and at.last[0] != _TEXT else "",
-            printed=_speaks_of(at.record, raised["type"], body) or not at.bottom,
+            printed=records.speaks_of(at.record, raised["type"], body) or not at.bottom,
             program=at.program.decode("utf-8", "replace"),
             caught=at.caught and _PROCESS.search(mark) is not None,
             times=self._times.get((mark, file, row), 1),
             cause=at.cause,
             quoted=at.quoted,
             below=bool(at.record),
+            began=at.number,
+            instead=at.within and at.said.startswith(b"raise "),
         )
 
     @staticmethod
@@ -373,16 +370,6 @@ class Tracebacks:
             return None
         self._open[begin["mark"]] = _Open(ignored=False, headless=True)
         return begin["mark"]
-
-
-def _speaks_of(record: bytes, kind: bytes, body: bytes) -> bool:
-    """Whether what a logger's record says is about the exception of the traceback below it."""
-    if not record:
-        return False
-    record, told = record.lower(), body.partition(b":")[2].strip().lower()
-    names = {kind.rpartition(b".")[2].lower(), *_NAMES.findall(told)}
-    names |= {told} if len(told) >= _SAID else set()
-    return _OF_IT.search(record) is not None or any(name in record for name in names)
 
 
 def _following(mark: bytes) -> bytes | None:

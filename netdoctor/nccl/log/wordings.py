@@ -56,6 +56,11 @@ class Wording(Enum):
         r"\.(?:cpp|hpp|cc):\d+|CCL_ERROR|Abort COMPLETE|INTERNAL ASSERT|BrokenPipe|Connection\w*Error|Dist\w*Error|EOFError"
     )
     TERMINATES = "terminate called"  # libstdc++'s std::terminate, which aborts
+    # torch (elastic, distributed/launcher), DeepSpeed, Slurm, MPI: of what they started, not of themselves
+    OF_WHO_STARTS = (
+        r"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun|mpiexec|prterun): |^\S+ FAILED$"
+        r"|the job to be terminated|, thus causing$"
+    )
     OF_C10 = r"\.cpp:\d+\] "
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
     # strerror(3), as Python quotes it behind the number (Objects/exceptions.c, OSError)
@@ -78,7 +83,7 @@ class Wording(Enum):
     STORE = r"\bTCPStore\b"  # torch/csrc/distributed/c10d/TCPStore.cpp
     NOTICED = "noticed that process rank"  # Open MPI, help-orterun.txt
     RENDEZVOUS_VARIABLE = "environment variable .{0,30}expected, but not set"  # torch/distributed/rendezvous.py
-    EVICTED = "Evicted|low on resource|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
+    EVICTED = "Evicted|low on resource|node had condition|exceeds the (?:total )?limit"  # kubelet, pkg/kubelet/eviction
     MEMORY = "memory"
     OWN_LIMIT = "exceeds the (?:total )?limit"  # the pod's, pkg/kubelet/eviction
     DEADLINE = r"deadline[ _]exceeded"  # gRPC's status code
@@ -86,6 +91,11 @@ class Wording(Enum):
     NO_GPU_HERE = "no cuda gpus are available|no gpus found"
     OWN_PROXY = r"operation=(?:Connect|Setup|Init|SharedInit|Register)\b|Socket recv failed while polling"  # src/proxy.cc
     # vLLM's front, and Gloo: what a pair of processes says is of the other one
+    # of whoever started a process, and looks now and then whether it is there
+    WATCHES = (
+        r"\bprocess(?:es)?\b.{0,40}\b(?:exit(?:ed|s)?|terminated|died|ended|failed|crashed)\b.{0,12}\b(?:return|exit|with|status)"
+        r"? ?(?:code|status)\b.{0,4}-?[1-9]"
+    )
     CAUSE_ELSEWHERE = (
         # an exception about a child that is gone: Hugging Face's datasets, concurrent.futures, torch's DataLoader and joblib
         r"\b(?:(?:sub)?process\w*|workers?)\b.{0,80}\b(?:(?:abruptly|unexpectedly) (?:died|terminated|exited)"
@@ -98,6 +108,7 @@ class Wording(Enum):
     # src/misc/argcheck.cc; torch's words
     REFUSED_ARGUMENT = r"invalid (?:argument|usage), NCCL|ncclInvalid(?:Argument|Usage)|NCCL Error \d+: invalid"
     TOO_OLD = "driver on your system is too old"  # torch/csrc/cuda, c10::cuda::device_count
+    DIVIDES = "divisible|valid GPU counts|micro_batch_per_gpu"  # Megatron, DeepSpeed
     OF_A_DEVICE = "device"  # a GPU's number, or how many there are
     ENDS_ITSELF = "received sigquit from a child"  # SGLang
     NO_CONTEXT = "invalid device context"  # CUDA_ERROR_INVALID_CONTEXT: no context is current in this thread
