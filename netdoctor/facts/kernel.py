@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final
 
+from netdoctor.facts import spare
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.host.base import Host, mapping, matching, names, read, value
 from netdoctor.model import Kind, Unavailable, record
@@ -38,6 +39,9 @@ class Kernel(Fact):
         default_factory=dict
     )  # of `limits`, as far as they are told: what their owner may raise them to
     shm_by_default: bool | Unavailable = False  # nobody chose `shm_size`: it is half of the memory
+    threads_seen: int = 0  # that there are at least: of a container, where LXCFS shows its own as the machine's
+    memory: spare.Memory | Unavailable = Unavailable(Kind.NOT_READ, "/proc/meminfo was not read")
+    open_files: tuple[int, int] | Unavailable = Unavailable(Kind.NOT_READ, "file-nr was not read")  # and how many may be
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -127,6 +131,9 @@ def probe(host: Host) -> Kernel:
         shm_free=_shm_free(host),
         shm_by_default=_shm_by_default(host),
         threads=_threads(host),
+        threads_seen=_counted(host) or 0,
+        memory=spare.memory(host),
+        open_files=spare.open_files(host),
     )
 
 
@@ -138,8 +145,10 @@ def _threads(host: Host) -> int | Unavailable:
     over = mounted(host, "/proc/loadavg")
     if not isinstance(over, Unavailable):
         return Unavailable(Kind.NOT_READ, f"/proc/loadavg is shown by {over[0]}, which may count a container's alone")
-    if over.kind is not Kind.ABSENT:
-        return over
+    return _counted(host) if over.kind is Kind.ABSENT else over
+
+
+def _counted(host: Host) -> int | Unavailable:
     found = matching(host, "/proc/loadavg", r"(?:\d{1,9}\.\d\d ){3}\d{1,9}/([1-9]\d{0,8}) ")
     return found if isinstance(found, Unavailable) else int(found[1])
 

@@ -228,6 +228,7 @@ def _try_open(rest: str, root: str | None) -> Answer:
 
 _IN_PROCESS: Final[dict[str, Callable[[str, str | None], Answer]]] = {
     "file": _file,
+    "again": _file,
     "trusted": _trusted,
     "dir": _dir,
     "link": _link,
