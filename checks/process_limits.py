@@ -343,7 +343,7 @@ def _as_met_by_the_run(found: Finding, subject: str, meanwhile: LimitsMet, basel
         return replace(found, notes=(*found.notes, text), measured=measured)
     if baseline.run and baseline.run.finished:
         return replace(unknown(f"{text}; it finished all the same", how=how, **said), notes=found.notes, measured=measured)
-    fix = _lifted(subject, str(found.measured.get("file", rose.file)), here.vantage)
+    fix = fix_container(here.vantage, subject, file=str(found.measured.get("file", rose.file)))
     return replace(fail(text, fix=fix, how=how, **said), notes=found.notes, measured=measured)
 
 
@@ -360,30 +360,13 @@ def _tightest(subject: str, caps: Caps, need: Need, what: str, here: Here) -> Fi
     known = [one for one in caps or () if one]
     # Too low for the ranks whatever else is in it comes first: what others hold of a wider one they may give back.
     tight = min(known, key=lambda cap: (cap.most >= need.least, cap.most - (cap.used or 0)), default=None)
-    found = (
-        here.judged(subject, tight, need, subject, what, _lifted(subject, tight.file, here.vantage))
-        if tight is not None
-        else None
-    )
+    found = here.judged(subject, tight, need, subject, what) if tight is not None else None
     lost = missing(caps, *(caps or ()), *(cap.used for cap in known if cap is not tight))  # of these any may be the tighter
     if found is not None and found.status is Status.FAIL:
         return found
     if lost is not None:
         return unknown(f"limits of the cgroup could not be read: {lost}", subject=subject)
     return found or ok("no cgroup limits it", subject=subject, ranks=here.ranks)
-
-
-def _lifted(subject: str, file: str, vantage: Vantage) -> Fix:
-    """What lifts the limit of a cgroup, in whose folder this file is: of pids.max no ulimit does."""
-    fix, folder = fix_container(vantage, subject), file.rpartition("/")[0]
-    if subject != "pids" or vantage.runtime is not None:
-        return fix
-    unit = folder.rpartition("/")[2]
-    if unit.endswith((".slice", ".scope", ".service")):  # systemd.resource-control(5)
-        lasting = f"systemctl set-property {unit} TasksMax=infinity"
-        return replace(fix, commands=(lasting.replace("property", "property --runtime", 1),), persistent=(lasting,))
-    lasting = "TasksMax=infinity in the systemd unit that starts the job (slurmd), or whoever makes the cgroup gives it more"
-    return replace(fix, commands=(f"echo max > {folder}/pids.max",), persistent=(lasting,))
 
 
 def _unless_hidden(found: Finding, subject: str, hidden: bool | Unavailable) -> Finding:

@@ -213,7 +213,7 @@ def fix_container(vantage: Vantage, need: str, *, file: str = "", hard: str = ""
     if chosen is not None:
         return Fix(_SUMMARY[need], (), (chosen,)) if isinstance(chosen, Written) else Fix(_SUMMARY[need], (chosen,))
     if vantage.runtime is None and need in _HOST:
-        return replace(_HOST[need], commands=tuple(one.replace("FILE", file or "FILE") for one in _HOST[need].commands))
+        return limits.of_cgroup(_HOST[need], file)
     return Fix(_SUMMARY[need], (), tuple(f"{runtime}: {text}" for runtime, text in flags.items()))
 
 

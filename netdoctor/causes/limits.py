@@ -6,6 +6,7 @@ PropagateResourceLimitsExcept; systemd.exec(5), systemd.resource-control(5); pam
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.model import Fix
@@ -128,6 +129,18 @@ HOST: Final = {
     ),
     "memory": Fix("give the job more memory", ("srun --mem=…",), (_MEMORY,)),
 }
+
+
+def of_cgroup(fix: Fix, file: str) -> Fix:
+    """The mend on a host, of the cgroup in whose folder this file is; systemd owns those of its units
+    (systemd.resource-control(5))."""
+    unit = file.rpartition("/")[0].rpartition("/")[2]
+    if fix is HOST["pids"] and unit.endswith((".slice", ".scope", ".service")):
+        lasting = f"systemctl set-property {unit} TasksMax=infinity"
+        return replace(fix, commands=(lasting.replace("property", "property --runtime", 1),), persistent=(lasting,))
+    return replace(fix, commands=tuple(one.replace("FILE", file or "FILE") for one in fix.commands))
+
+
 _LETTERS: Final = {"nofile": "n", "nproc": "u"}
 
 

@@ -113,5 +113,5 @@ def test_what_the_run_met(subject: str) -> None:
 def test_no_ulimit_lifts_the_limit_of_a_cgroup(folder: str, runtime: str | None, words: str) -> None:
     who = f.vantage(runtime=runtime)
     found = judged("pids", {Cgroups: groups(pids=(Cap(f"{folder}/pids.max", 3),)), Vantage: who})
-    assert found.fix is not None and found.fix.commands == (words,)
+    assert found.fix is not None and found.fix.commands[0].startswith(words)
     assert not any("ulimit" in one or "nproc" in one for one in (*found.fix.commands, *found.fix.persistent))
