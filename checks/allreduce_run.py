@@ -51,6 +51,8 @@ from netdoctor.api import (
 
 AGAIN = "netdoctor preflight"
 IB = "rdma.dev_infiniband tells what NCCL cannot open or use"
+# What a log says of a limit; and the words of the others, who cannot reach a rank that ended of it.
+_SAID_OF_LIMITS = (None, "bootstrap_ports", "firewall_connect")
 START = "start netdoctor allreduce on the missing node as well; --wait gives it more time"
 _WHERE = {Kind.MISSING_NODE: START, **dict.fromkeys((Kind.THIS_NODE, Kind.OTHER_NODES), "see allreduce.nodes")}
 
@@ -223,24 +225,25 @@ def _broken(run: Run, measured: dict[str, object], files: int | Unavailable | No
     phase = next((r.phase for r in run.ranks if r.rank in run.blamed), "")
     if isinstance(run, CommonRun) and run.told:
         return fail(f"the all-reduce did not finish: {run.told}", cause=run.told_cause, how="see allreduce.nodes", **said)
-    if run.state == State.HUNG and len(set(run.experiment.gpus)) < len(run.experiment.gpus):
+    cause, short, hung = cause_of(run), at_a_limit(run), run.state == State.HUNG
+    if short is Scarce.DESCRIPTORS and files is not None:  # every connection is one: the job's ranks have more of them
+        who = named if run.blamed else "a rank"
+        text = f"{who} came to the job's limit of open files" + (f", {files}" if isinstance(files, int) else "")
+        return fail(text, cause="process_limits", how="ulimit -n; LimitNOFILE= of the unit that starts the job", **said)
+    if hung and len(set(run.experiment.gpus)) < len(run.experiment.gpus):
         # Both kernels must be on the GPU at once; time slices may keep them apart.
         text = "two ranks on one GPU did not finish: they may wait for each other's time slice"
         return unknown(text, how="two GPUs or two nodes", measured=measured)
-    if run.state == State.HUNG:
-        text = f"{named} never arrived" if run.blamed else "all ranks are in it, and none comes out"
-        how = "py-spy dump --pid of the rank; NCCL_DEBUG=INFO; dmesg for Xid and PCIe errors"
-        return fail(f"the all-reduce hangs: {text}", cause=cause_of(run) or "hang", how=how, phase=phase, **said)
-    if out_of_memory(run):
+    if out_of_memory(run) and not hung:
         text = "the all-reduce did not run: a GPU had no free memory for the buffers"
         return unknown(text, how="nvidia-smi: who uses it", measured=measured)
-    cause, short = cause_of(run), at_a_limit(run)
-    if short is Scarce.DESCRIPTORS and files is not None:  # every connection is one: the job's ranks have more of them
-        text = f"{named} came to the job's limit of open files" + (f", {files}" if isinstance(files, int) else "")
-        return fail(text, cause="bootstrap_ports", how="ulimit -n; LimitNOFILE= of the unit that starts the job", **said)
-    if short and cause in (None, "bootstrap_ports"):  # which is what a log says of a limit
-        text = f"{named} had too little memory, or too few descriptors or processes"
+    if short and cause in _SAID_OF_LIMITS and (short is Scarce.DESCRIPTORS or not hung):
+        text = f"{named if run.blamed else 'a rank'} had too little memory, or too few descriptors or processes"
         return unknown(f"the all-reduce did not run: {text}", how=OBSTACLES[Obstacle.MEMORY], measured=measured)
+    if hung:
+        text = f"{named} never arrived" if run.blamed else "all ranks are in it, and none comes out"
+        how = "py-spy dump --pid of the rank; NCCL_DEBUG=INFO; dmesg for Xid and PCIe errors"
+        return fail(f"the all-reduce hangs: {text}", cause=cause or "hang", how=how, phase=phase, **said)
     text = f"{named} failed in phase {phase}; the others are its victims"
     how = "the rank's own error, and its NCCL log"
     return fail(text, cause=cause or "rank_died", how=how, phase=phase, **said)

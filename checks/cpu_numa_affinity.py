@@ -137,22 +137,23 @@ def _others(
     placed: list[tuple[SeenRank, hcas.GpuPlace | Unavailable]], seen: object, local_world: int | None, here: Here
 ) -> Iterator[Finding]:
     """The masks that the launcher gave the other ranks of this node; they wait while the first one looks."""
-    lost = []
+    lost = dict[str, list[int]]()
     for rank, gpu in placed:
         if isinstance(gpu, Unavailable) or isinstance(rank.cpus, Unavailable):
-            lost.append(f"rank {rank.local_rank}: {missing(gpu, rank.cpus)}")
+            lost.setdefault(str(missing(gpu, rank.cpus)), []).append(rank.local_rank)
             continue
         found = _squeezed(None, rank.cpus, here) or _placed(gpu, here, rank.cpus, f"local rank {rank.local_rank}", None)
         found = _if_moved(found, here)
         if found.status is Status.PASS and here.run is None:
             found = unknown(f"{found.message}; no run showed whether it stays so when torch is imported", how=WITH_RUN)
         yield replace(found, subject=gpu.label, cure=None)
+    why = [f"{'ranks' if some[1:] else 'rank'} {', '.join(map(str, some))}: {words}" for words, some in lost.items()]
     if isinstance(seen, Unavailable):
-        lost = [str(seen)]
+        why = [str(seen)]
     elif local_world is None or len(placed) + 1 < local_world:
-        lost.append(f"{len(placed) + 1} of {local_world or 'an unsaid number'} were seen")
-    if lost:
-        yield unknown(f"CPU masks of this node's other ranks: {'; '.join(lost)}", subject="other ranks", how=EACH)
+        why.append(f"{len(placed) + 1} of {local_world or 'an unsaid number'} were seen")
+    if why:
+        yield unknown(f"CPU masks of this node's other ranks: {'; '.join(why)}", subject="other ranks", how=EACH)
 
 
 def _no_gpu(pci: Pci, gpus: Gpus) -> Finding:

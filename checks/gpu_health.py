@@ -128,7 +128,7 @@ ASKED = {2: _REBOOT, 3: (_PEERS, "nvidia-smi -q | grep -i 'recovery action'"), 7
 MENDS = {
     MEMORY: ("drain the node and reset the GPU; replace one that shows it again", "nvidia-smi -q -d ECC,ROW_REMAPPER -i {}"),
     ERROR: ("drain the node and reset the GPU; ask the vendor where it comes again", "dmesg | grep -i -e xid -e {}"),
-    SLOW: ("see to its cooling, power supplies and limits", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {}"),
+    SLOW: ("see to cooling, power supplies and limits", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {}"),
     BUS: ("reseat the card or its riser, and look for errors of the link", "lspci -vv -s {} | grep -e LnkSta -e DevSta"),
 }
 # Some need another than their cause: what is to be replaced no reset mends (NVIDIA GPU Memory Error Management, RMA Policy).
@@ -237,7 +237,7 @@ def _lowered(bits: list[int]) -> Iterator[Wrong]:
     for bit in bits:
         if bit != HW_SLOWDOWN or bits == [HW_SLOWDOWN]:  # which is there beside each of the others
             words, loss = LOWERED[bit]
-            yield SLOW, f"its clocks are lowered by {words}", loss
+            yield SLOW, f"the clocks are lowered by {words}", loss
 
 
 def _capped(own: Iterable[GpuState], number: int) -> Iterator[Finding]:
@@ -255,18 +255,20 @@ def _capped(own: Iterable[GpuState], number: int) -> Iterator[Finding]:
         elif isinstance(limit, Unavailable) and limit.kind is not Kind.UNSUPPORTED:
             lost = limit
     if below:
-        texts = [
-            f"{some} of {number} at {now / 1000:g} W, the boards' default is {was / 1000:g} W"
-            for (now, was), some in below.items()
-        ]
+        gpus, whose = ("the GPU's", "the board's") if number == 1 else ("the GPUs'", "the boards'")
+        texts = [f"{_of(n, number)}{now / 1000:g} W, {whose} default is {was / 1000:g} W" for (now, was), n in below.items()]
         yield unknown(
-            f"the GPUs' power is limited: {'; '.join(texts)}: the choice of this site, or a limit that somebody left",
+            f"{gpus} power is limited: {'; '.join(texts)}: the choice of this site, or a limit that somebody left",
             subject=POWER,
             how="nvidia-smi -q -d POWER; state expected.gpu_power_limit_w in the configuration (netdoctor expect writes it)",
             sources=["device"],
         )
     elif lost is not None:
         yield unknown(f"whether the GPUs' power is limited could not be read: {lost}", subject=POWER)
+
+
+def _of(some: int, number: int) -> str:
+    return f"{some} of {number} at " if number > 1 else ""
 
 
 def _fails(subject: str, wrong: Iterable[Wrong], place: str) -> Iterator[Finding]:
@@ -304,10 +306,11 @@ def _locked(own: tuple[GpuState, ...], load: GpuLoad, wrong: Iterable[str]) -> I
     named = {one.removesuffix(" under load") for one in wrong}
     low, lost = expectation.held_low(tuple(gpu for gpu in own if gpu.place not in named), load)
     if low:
-        which = "; ".join(f"{n} of {len(own)} at {now} MHz, their boards can {most} MHz" for (now, most), n in low.items())
+        gpus, boards = ("the GPU's", "its board") if len(own) == 1 else ("the GPUs'", "their boards")
+        which = "; ".join(f"{_of(n, len(own))}{now} MHz, {boards} can do {most} MHz" for (now, most), n in low.items())
         why = "NVML names neither heat nor power: the choice of this site, or a lock that somebody left"
         yield unknown(
-            f"the GPUs' clocks are held low under load: {which}, and {why}",
+            f"{gpus} clocks are held low under load: {which}, and {why}",
             subject=LOCK,
             how="nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc and -rac take locks away; state expected.gpu_clock_mhz in "
             "the configuration where it is meant",
@@ -330,9 +333,9 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, ran: int, expected: Ex
             wrong.append((BUS, "its PCIe link sent packets again and again", cost.MIGHT))
         found += _fails(f"{gpu.place} under load", wrong, place)
     clocks = expectation.clocks(own, load, expected.gpu_clock_mhz or None)
-    found += [
-        one for one in expectation.findings(clocks, expectation.About(LOAD, len(own), True, place)) if one.subject != LOAD
-    ]
+    mends = {one.subject: one.fix for one in found}  # a clock that stays behind for a reason that NVML names has its mend
+    behind = expectation.findings(clocks, expectation.About(LOAD, len(own), True, place))
+    found += [replace(one, fix=mends.get(one.subject, one.fix)) for one in behind if one.subject != LOAD]
     yield from found
     held = [] if expected.gpu_clock_mhz else list(_locked(own, load, (one.subject for one in found)))
     yield from held

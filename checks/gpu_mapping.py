@@ -7,7 +7,7 @@ From the node, outside any job: GPUs that a process holds which ended or stands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from netdoctor.api import (
     FROM_JOB,
@@ -43,10 +43,6 @@ from netdoctor.api import (
 RANKS, GIVEN = "ranks", "GPUs that were given"
 PARTS = "name one MIG instance for each rank: CUDA_VISIBLE_DEVICES=MIG-UUID (nvidia-smi -L)"
 FIT = "see what NCCL makes of it: NCCL_DEBUG=WARN, netdoctor allreduce"
-MEND = Fix(
-    "let the launcher give each rank a GPU of its own, or take CUDA_VISIBLE_DEVICES away and use the local rank",
-    ("srun --gpus-per-task=1 --gpu-bind=single:1 …", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"),
-)
 
 
 @check(id="gpu.mapping", title="Each rank has a GPU of its own, and it is the job's", cause="device_mapping")
@@ -68,29 +64,44 @@ def gpu_mapping(
     if lost is not None or isinstance(environ.launcher, Unavailable):
         yield unknown(f"which rank gets which GPU could not be read: {lost}", how=layers.look_for_gpus(gpus, vantage))
         return
-    yield _ranks(gpus, ranks, environ.launcher, used_nccl(libraries, run), layers.crowds(environ))
+    gone = layers.lost(layers.gpu_layers(pci, gpus, run), vantage)
+    yield _ranks(gpus, ranks, environ, environ.launcher, used_nccl(libraries, run), gone)
     yield _given(gpus, environ, vantage)
     yield in_use.judge(gpus, users, ranks, environ)
 
 
-def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavailable, crowds: bool) -> Finding:
-    """`crowds`: NCCL is told that several ranks may have one GPU."""
+def _ranks(
+    gpus: Gpus, ranks: Ranks, environ: Environ, launcher: Launcher, nccl: Version | Unavailable, gone: tuple[str, ...]
+) -> Finding:
+    """`gone`: GPUs that the driver lost."""
     if launcher.local_rank is None:
         return skip("this process is no rank: its launcher gives GPUs to ranks when it starts", subject=RANKS)
     if isinstance(ranks.seen, Unavailable):
         return unknown(f"the other ranks of this node could not be read: {ranks.seen}", subject=RANKS)
     own = [one for one in ranks.seen if one.same]
     taken = devices.taken(own, gpus)
-    shared, text = devices.shared(taken, gpus, nccl, crowds), ""
+    shared, text = devices.shared(taken, gpus, nccl, layers.crowds(environ)), ""
+    masks = {one.local_rank: one.mask for one in own}
     if shared is not None:
-        numbers = ", ".join(map(str, shared.ranks))
-        text = f"ranks {numbers} of this node take {shared.what}, by CUDA_VISIBLE_DEVICES and their numbers"
+        by = (
+            "by CUDA_VISIBLE_DEVICES and their numbers"
+            if any(masks[rank] is not None for rank in shared.ranks)
+            else "the only one"
+        )
+        text = f"{_named(shared.ranks)} of this node take {shared.what}, {by}"
         if shared.allowed is False:
             why = "NCCL ends with: Duplicate GPU detected"
-            return fail(text, subject=RANKS, cause="duplicate_gpu", loss=cost.STOPS, fix=MEND, why=why)
+            fix = devices.mend([masks[rank] for rank in shared.ranks], gpus, environ, gone)
+            return fail(text, subject=RANKS, cause="duplicate_gpu", loss=cost.STOPS, fix=fix, why=why, gpu=shared.device)
     if some := taken.without:
-        text = f"CUDA_VISIBLE_DEVICES leaves no GPU for {'ranks' if some[1:] else 'rank'} {', '.join(map(str, some))} here"
-        return fail(text, subject=RANKS, loss=cost.STOPS, fix=MEND)
+        without = [masks[rank] for rank in some]
+        if any(mask is not None for mask in without):
+            text = f"CUDA_VISIBLE_DEVICES leaves no GPU for {_named(some)} here"
+        else:
+            there = f"{count(devices.shown(gpus), 'GPU')} for {count(len(masks), 'rank')}"
+            text = f"there is no GPU for {_named(some)} of this node: NVML shows {there}"
+        text += f"; PCI shows {', '.join(gone)} as well, which the driver lost" if gone else ""
+        return fail(text, subject=RANKS, loss=cost.STOPS, fix=devices.mend(without, gpus, environ, gone))
     if taken.unclear:
         rank, lost = min(taken.unclear.items())
         return unknown(f"which GPU rank {rank} takes is not known: {lost}", subject=RANKS, how=PARTS)
@@ -103,6 +114,10 @@ def _ranks(gpus: Gpus, ranks: Ranks, launcher: Launcher, nccl: Version | Unavail
     if shared is not None:
         return skip(f"{text}, and NCCL_MULTI_RANK_GPU_ENABLE lets them", subject=RANKS)
     return ok(f"{count(len(own), 'rank')} of this node, each with a GPU of its own", subject=RANKS)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'ranks' if ranks[1:] else 'rank'} {', '.join(map(str, ranks))}"
 
 
 def _given(gpus: Gpus, environ: Environ, vantage: Vantage) -> Finding:

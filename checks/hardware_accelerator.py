@@ -30,6 +30,7 @@ from netdoctor.api import (
     Vantage,
     check,
     count,
+    devices,
     fail,
     hcas,
     layers,
@@ -52,23 +53,13 @@ GIFTS = {
 }
 THREE_D = 0x0302  # PCI class of a GPU without a screen
 
-# cuda.h: what cuInit says of a libcuda that is not this driver's.
-MISFITS = {
-    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): the libcuda that is loaded here is not of the driver that runs",
-    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804): the libcuda of cuda-compat does not serve these GPUs",
-}
-REFIT = Fix(
-    "take cuda-compat off LD_LIBRARY_PATH; where the driver was upgraded and still runs as it was, restart the node",
-    ("echo $LD_LIBRARY_PATH; ldconfig -p | grep libcuda", "cat /proc/driver/nvidia/version"),
-)
 WITHOUT_NVML = "NCCL opens libnvidia-ml.so.1 at init, and ends where it is not there (src/misc/nvmlwrap.cc)"
 UTILITY = Fix("give the container the driver's tools, too", ("docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",))
-UNMASK = Fix("take CUDA_VISIBLE_DEVICES out of shell, image and job script", ("unset CUDA_VISIBLE_DEVICES",))
+ELSEWHERE = Fix("name them as nvidia-smi -L does here, or leave the variable to the launcher", ("nvidia-smi -L",))
 LEFT_OUT = Fix("see why libcuda leaves it out", ("nvidia-smi -q -d COMPUTE,ECC", "dmesg | grep -i xid"))
 # NVIDIA Multi-Instance GPU User Guide, CUDA Device Enumeration
 ONE_INSTANCE = "CUDA shows a process one MIG instance, from driver R570 on one compute instance of each GPU instance"
 APART = Fix("name one MIG instance for each rank", ("nvidia-smi -L", "CUDA_VISIBLE_DEVICES=MIG-UUID"))
-FEWER = Fix("start as many ranks as there are GPUs", ("nvidia-smi -L",))
 
 
 @check(id="hardware.accelerator", title="Accelerators and HCAs are all there, and every layer sees them", cause="inventory")
@@ -81,7 +72,8 @@ def accelerator(
         yield from _foreign(pci)
     else:
         yield from _foreign(pci)
-        yield _gpus(pci, gpus, vantage, environ)
+        run = baseline.nccl_run
+        yield _gpus(pci, gpus, vantage, environ, run is not None and run.finished)
         yield from _drivers(pci, gpus, expected, vantage)
         rows = layers.gpu_layers(pci, gpus, baseline)
         if (found := _of_the_job(rows, gpus, vantage, environ, job, expected, baseline)) is not None:
@@ -108,7 +100,7 @@ def _foreign(pci: Pci) -> Iterator[Finding]:
         yield unknown(text, subject=subject)
 
 
-def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
+def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ, ran: bool) -> Finding:
     """PCI, the driver and NVML show the same GPUs."""
     if isinstance(pci.gpus, Unavailable):
         return unknown(f"PCI could not be read to compare: {pci.gpus}", subject="GPUs")
@@ -120,6 +112,8 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ) -> Finding:
     if isinstance(gpus.all, Unavailable):
         if not on_bus and not gpus.visible:
             return unknown(f"PCI shows no NVIDIA GPU for this machine, NVML could not be read: {gpus.all}", subject="GPUs")
+        if (misfit := devices.misfit(gpus, on_bus, vantage, ran)) is not None:
+            return replace(misfit, subject="GPUs")
         text = f"PCI shows {count(len(on_bus), 'GPU')}, NVML could not be read: {gpus.all}"
         if vantage.job_environment and not vantage.outside and gpus.all.kind == Kind.ABSENT and len(gpus.visible or ()) > 1:
             text = f"libcuda shows {len(gpus.visible or ())} GPUs, and there is no NVML: {gpus.all}"
@@ -192,7 +186,7 @@ def _lost_by_nvml(on_bus: list[PciDevice], nvml: tuple[Gpu, ...], vantage: Vanta
     counts: dict[str, Any] = {"pci": len(on_bus), "nvml": len(nvml)}
     if len(nvml) < len(on_bus) and (share := _share(len(nvml), len(on_bus), vantage, environ)) is not None:
         return replace(share, evidence=counts)
-    fix = Fix("look for its Xid, then reset or reboot", ("dmesg | grep -i -e xid -e nvrm", "nvidia-smi -L"))
+    fix = devices.BACK
     # NVML counts a lost GPU and tells nothing of it (NVML_ERROR_GPU_IS_LOST): it is one of those that PCI alone shows.
     lost = [gpu for gpu in nvml if isinstance(gpu.pci, Unavailable) and gpu.pci.kind == Kind.ABSENT]
     # It counts those that a device cgroup keeps from this process, too (NVML_ERROR_NO_PERMISSION).
@@ -250,20 +244,19 @@ def _of_the_job(
 ) -> Finding | None:
     """NVML, libcuda, torch and the ranks that ran show the job the same GPUs; None: this is not where the job's are seen."""
     nvml, seen = gpus.all, gpus.visible
-    misfit = MISFITS.get(gpus.refused or 0)
-    if vantage.outside or (not nvml and not seen and not misfit):
+    misfit = devices.cuda_misfit(gpus, vantage)
+    if vantage.outside or (not nvml and not seen and misfit is None):
         return None
     if not vantage.job_environment:
         return unknown(f"which GPUs the job gets is not seen: {vantage.elsewhere}", how=FROM_JOB)
-    if misfit:
-        took = f"; the loader took {gpus.libcuda}" if gpus.libcuda else ""
-        return fail(f"cuInit: {misfit}{took}", cause="cuda_driver_mismatch", fix=REFIT, driver=str(gpus.driver))
+    if misfit is not None:
+        return misfit
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if (lost := missing(nvml, seen)) is not None:
         return unknown(f"{'NVML' if seen else 'libcuda'} could not be asked: {lost}")
     if isinstance(mask, Unavailable):
         return unknown(f"CUDA_VISIBLE_DEVICES could not be read: {mask}")
-    here = Job(rows, len(nvml or ()), len(seen or ()), mask, environ)
+    here = Job(rows, len(nvml or ()), len(seen or ()), mask, environ, layers.lost(rows, vantage))
     said = layers.said_gpus(job, environ)
     found = here.unmade() or here.contradiction(said) or here.parted() or here.short(said, expected)
     return found or _used(here, gpus, baseline, job)
@@ -278,10 +271,18 @@ class Job:
     cuda: int
     mask: str | None  # CUDA_VISIBLE_DEVICES
     environ: Environ
+    lost: tuple[str, ...]  # by the driver
 
     @property
     def hidden(self) -> str:
-        return layers.listed(row for row in self.rows if row.nvml is not None and not row.cuda)
+        some = [row.name for row in self.rows if row.nvml is not None and not row.cuda]
+        parts = (f"{', '.join(names)} {what}" for names, what in ((some, "hidden"), (self.lost, "lost")) if names)
+        return ", ".join(parts)
+
+    @property
+    def mend(self) -> Fix:
+        """Of fewer GPUs in libcuda than the job is said to have."""
+        return devices.UNMASK if self.mask is not None else devices.BACK if self.lost else LEFT_OUT
 
     @property
     def by(self) -> str:
@@ -308,21 +309,18 @@ class Job:
             text = f"CUDA_VISIBLE_DEVICES names {named}, libcuda shows {self.cuda}"
             if self.instances(names):
                 return fail(text, expected="one MIG instance for each rank", why=ONE_INSTANCE, fix=APART)
-            return fail(
-                f"{text}: not all of {self.mask} are here",
-                expected=f"{named} in libcuda",
-                why="CUDA ends the list at the first that is not there; numbers of the host mean others in a container",
-                fix=Fix("name them as nvidia-smi -L does here, or leave the variable to the launcher", ("nvidia-smi -L",)),
-            )
+            why = "CUDA ends the list at the first that is not there; numbers of the host mean others in a container"
+            mend = devices.BACK if self.lost else ELSEWHERE
+            return fail(f"{text}: not all of {self.mask} are here", expected=f"{named} in libcuda", why=why, fix=mend)
         if isinstance(said, Said) and self.cuda < said.gpus and (said.gpus <= self.nvml or (said.nccl and self.cuda)):
             wanted, ranks, there = (count(said.gpus, "GPU"), count(said.gpus, "rank"), count(self.cuda, "GPU"))
             text = f"the job has {wanted} here ({said.source}), libcuda shows it {self.cuda} of the {self.nvml} in NVML"
             crowd = f"{ranks} here ({said.source}), and {there}: NCCL takes no second rank on one"
             return fail(
-                f"{text}, and {self.by}: {self.hidden} hidden" if said.gpus <= self.nvml else crowd,
+                f"{text}, and {self.by}: {self.hidden}" if said.gpus <= self.nvml else crowd,
                 expected=f"{count(said.gpus, 'GPU')} in libcuda",
                 why="ranks without a GPU of their own stop NCCL (Duplicate GPU detected), or the job is smaller than meant",
-                fix=FEWER if said.gpus > self.nvml else LEFT_OUT if self.mask is None else UNMASK,
+                fix=self.mend if said.gpus <= self.nvml or self.lost else devices.fewer(self.environ.launcher, self.cuda),
             )
         return None
 
@@ -331,11 +329,12 @@ class Job:
         empty = [row for row in self.rows if row.parted and row.nvml is not None and row.nvml.mig_uuids == () and not row.cuda]
         if not empty or self.mask is not None:
             return None
+        off = (f"nvidia-smi -i {one.address} -mig 0" for one in empty)
         return fail(
             f"NVML shows {layers.listed(empty)} in MIG mode without an instance: libcuda shows nobody anything of it",
             expected="instances, or MIG mode off",
             why="MIG mode outlives a restart, its instances do not",
-            fix=Fix("make its instances, or turn MIG off", ("nvidia-smi mig -lgi", "nvidia-smi -i GPU -mig 0")),
+            fix=Fix("make its instances, or turn MIG off", ("nvidia-smi mig -lgi", *off)),
         )
 
     def parted(self) -> Finding | None:
@@ -371,7 +370,7 @@ class Job:
         if self.mask is not None or self.mps:
             return None
         how = "nvidia-smi -q -d COMPUTE,ECC; dmesg | grep -i xid; an MPS server with fewer devices"
-        return unknown(f"{text}: {self.hidden} missing", how=how)
+        return unknown(f"{text}: {self.hidden}", how=how)
 
 
 def _used(here: Job, gpus: Gpus, baseline: Baseline, job: Intent) -> Finding:

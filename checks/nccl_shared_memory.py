@@ -155,8 +155,9 @@ def shared_memory(
     if not vantage.job_environment:
         yield _elsewhere(vantage)
         return
-    run, torch, ranks = baseline.nccl_run, job_torch(libraries, pci, gpus), job.ranks_most
-    if run is None and isinstance(torch, Finding):
+    run, ranks = baseline.nccl_run, job.ranks_most
+    torch = job_torch(libraries, pci, gpus, run)
+    if isinstance(torch, Finding) and run is None:
         yield torch
         return
     lost = layers.lost_runs(baseline.run, path.runs)

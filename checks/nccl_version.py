@@ -54,15 +54,17 @@ def nccl_version(
     job: Intent,
     vantage: Vantage,
 ) -> Iterator[Finding]:
-    torch = job_torch(libraries, pci, gpus)
     run = baseline.nccl_run
-    if isinstance(torch, Finding):
-        found = _without_torch(run, libraries) if run else None
-        if found is None:
-            yield torch
-            return
-    else:
+    torch = job_torch(libraries, pci, gpus, run)
+    if isinstance(torch, Torch):
         found = (run and _of_the_run(run, libraries, torch, environ)) or _by_the_rules(libraries, torch, environ)
+    elif run and run.via is Caller.NCCL and run.mapped and _no_torch(libraries):
+        found = _without_torch(run.mapped, run.nccl_version, libraries)
+    elif isinstance(torch, Finding):
+        yield torch
+        return
+    else:
+        found = _without_torch((torch.path,), version_text(torch.version) if torch.version else "", libraries)
     found = _with_notes(found, libraries, job, net_plugin.gin_dies(str(found.evidence.get("nccl", "")), rdma, environ))
     yield replace(seen_loaded(found, vantage, baseline), subject="loaded")
 
@@ -103,20 +105,24 @@ def _of_the_run(run: Run, libraries: Libraries, torch: Torch, environ: Environ) 
     return ok(message, notes=notes, nccl=version_text(version), mapped=sorted(every))
 
 
-def _without_torch(run: Run, libraries: Libraries) -> Finding | None:
-    """Of a job that has no torch, whose ranks used a libnccl by themselves; None where there is no such run."""
-    torch, every = libraries.torch, libraries.nccl
-    if run.via is not Caller.NCCL or not isinstance(torch, Unavailable) or torch.kind != Kind.ABSENT or not run.mapped:
-        return None
+def _no_torch(libraries: Libraries) -> bool:
+    return isinstance(libraries.torch, Unavailable) and libraries.torch.kind == Kind.ABSENT
+
+
+def _without_torch(used: tuple[str, ...], said: str, libraries: Libraries) -> Finding:
+    """Of a job that has no torch: what its ranks mapped, or what its Python brings."""
+    every = libraries.nccl
     if isinstance(every, Unavailable) or libraries.incomplete:
         why = every if isinstance(every, Unavailable) else "; ".join(libraries.incomplete)
         return unknown(f"the job has no torch, and which other libnccl it could load is not known: {why}")
-    known = {path: libraries.nccl_version(path) for path in run.mapped} | {one.path: one.version for one in every}
+    known = {path: libraries.nccl_version(path) for path in used} | {one.path: one.version for one in every}
     if len({version_text(v) if v else path for path, v in known.items()}) > 1:
         listed = ", ".join(f"{path} ({version_text(v) if v else v})" for path, v in known.items())
         text = f"the job has no torch, and what it loads NCCL by decides which: {listed}"
-        return unknown(text, how="grep libnccl /proc/PID/maps of the job; leave one of them", mapped=sorted(run.mapped))
-    return ok(f"NCCL {run.nccl_version} from {run.mapped[0]}", nccl=run.nccl_version, mapped=sorted(run.mapped))
+        return unknown(text, how="grep libnccl /proc/PID/maps of the job; leave one of them", mapped=sorted(used))
+    if not said:
+        return unknown(f"the version of {used[0]} could not be read: {known[used[0]]}")
+    return ok(f"NCCL {said} from {used[0]}", nccl=said, mapped=sorted(used))
 
 
 def _older(version: Version, torch: Torch, without: Changes) -> Finding | None:

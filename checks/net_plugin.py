@@ -44,7 +44,7 @@ def plugins(
     vantage: Vantage,
 ) -> Iterator[Finding]:
     run = baseline.nccl_run
-    torch = job_torch(libraries, pci, gpus)
+    torch = job_torch(libraries, pci, gpus, run)
     if isinstance(torch, Finding) and run is None:
         yield torch
         return

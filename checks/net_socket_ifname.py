@@ -98,7 +98,7 @@ def socket_ifname(
         yield unknown(f"the interfaces could not be read: {net.links}", subject="NCCL")
         return
     seen = Seen(net, net.links, vantage, intent, names, reach)
-    yield from _master(seen, environ, intent.nodes or None)
+    yield from (*interfaces.loopback_down(net.links, vantage), *_master(seen, environ, intent.nodes or None))
     for peer in net.peers or ():
         yield from _unreachable(seen, peer, peer.name)
     variables = {name: environ.get(name) for name in ifname.VARIABLES}

@@ -21,6 +21,7 @@ from netdoctor.api import (
     check,
     cost,
     fail,
+    fix_container,
     ok,
     skip,
     unknown,
@@ -47,6 +48,10 @@ def _folder(name: str, room: Room | Unavailable, vantage: Vantage) -> Finding:
     if isinstance(room, Unavailable):
         why = "it is not there: the job may make it" if room.kind is Kind.ABSENT else room
         return unknown(f"whether the job can write {name} was not seen: {why}", subject=name, how=f"touch {path}/x")
+    if room.limited and vantage.job_user:
+        fix = fix_container(vantage, "fsize")
+        text = f"the job cannot write {name}: {Room.LIMITED}"
+        return fail(text, subject=name, cause="process_limits", loss=cost.STOPS, fix=fix)
     broken = room.broken(vantage.euid == 0)
     if words := broken or (CLOSED.get(room.error) if vantage.job_user else None):
         mend = OPEN if not broken else SPACE if room.full else REPAIR

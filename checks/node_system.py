@@ -31,6 +31,7 @@ from netdoctor.api import (
     cost,
     expectation,
     fail,
+    fix_container,
     missing,
     neighbours,
     ok,
@@ -38,6 +39,7 @@ from netdoctor.api import (
 )
 
 KERNEL, MEMORY, TEMPORARY, LOG, TASKS, FILES = "kernel", "memory", "temporary files", "kernel log", "tasks", "file systems"
+SIZE = "file size"
 STORAGE = "node_storage"
 # Documentation/admin-guide/tainted-kernels.rst: what says of modules where they come from, and what warns, is no fault.
 TAINTS = {
@@ -49,7 +51,7 @@ STUCK = 60  # seconds: the watchdog says every 20 that a CPU is still stuck (ker
 REBOOT = Fix("drain the node, keep its log and reboot it; replace what shows the error again", ("dmesg -T", "journalctl -k -b"))
 THAW = Fix(
     f"see what they wait for; thaw a file system that was frozen (fsfreeze); else {REBOOT.summary}",
-    ("cat /proc/PID/stack", "fsfreeze -u MOUNTPOINT", *REBOOT.commands),
+    ("fsfreeze -u MOUNTPOINT", *REBOOT.commands),
 )
 REPAIR = Fix("drain the node; look for errors of the disk, check its file system and mount it again", ("dmesg -T", "findmnt"))
 REPLACE = Fix("save what is on the disk and replace it", ("smartctl -a /dev/DISK", "nvme smart-log /dev/DISK", "dmesg -T"))
@@ -127,13 +129,20 @@ def _folders(system: System, vantage: Vantage) -> Iterator[Finding]:
     none = not good and lost is None and vantage.job_environment
     spared = system.spared(vantage.euid == 0) if vantage.job_environment else {}
     broken = {name: one for name, one in broken.items() if name not in spared}
+    limited = any(room and room.limited for room in system.rooms.values())
+    if limited and vantage.job_user:
+        fix = fix_container(vantage, "fsize")
+        why = "what writes a file ends with: File too large (EFBIG), or by the signal SIGXFSZ"
+        yield fail(Room.LIMITED, subject=SIZE, cause="process_limits", loss=cost.STOPS, fix=fix, why=why)
     for name, silent in system.rooms.items():  # HOME on a server that is gone: what a job reads and caches there hangs
         if name not in tried and isinstance(silent, Unavailable) and silent.kind is not Kind.ABSENT:
             yield unknown(f"whether {name} takes a file was not seen: {silent}", subject=name, how=f"touch {PLACES[name]}")
     for name, (room, words) in broken.items():
         mend = SPACE if room.full else REPAIR
         yield fail(f"{name} {words}", subject=name, cause=STORAGE, loss=cost.SOMETIMES, fix=mend)
-    if none:
+    if limited and not good:
+        pass  # whether anything else keeps files from being made is seen without that limit
+    elif none:
         said = ", ".join(
             f"{name} {broken[name][1] if name in broken else (room and room.error) or 'is not there'}"
             for name, room in tried.items()
@@ -210,7 +219,9 @@ def _log(system: System, log: KernelLog, pci: Pci, place: str, found: bool) -> I
     wrong = [*_stuck(system), *_lockups(system, log.system), *_unrecovered(log.system, pci)]
     for subject, text in wrong:
         mend = THAW if subject == TASKS else REBOOT
-        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=Fix(f"{place}{mend.summary}", mend.commands))
+        stacks = " ".join(f"/proc/{name.rpartition(':')[2]}/stack" for name in (system.stuck or ())[:3])
+        first = (f"grep . {stacks}   # as root",) if subject == TASKS else ()
+        yield fail(text, subject=subject, loss=cost.SOMETIMES, fix=Fix(f"{place}{mend.summary}", (*first, *mend.commands)))
     dropped = list(_dropped(system, log.system))
     yield from dropped
     past = {event.what for event in log.system} - {Trouble.NEIGHBOURS, Trouble.SILENT}  # of which others tell

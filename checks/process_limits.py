@@ -6,7 +6,7 @@ lies between depends on what nobody knows here: a DataLoader's workers, the data
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from netdoctor.api import (
     Kernel,
     Kind,
     Libraries,
+    LimitsMet,
     Net,
     Pci,
     Rdma,
@@ -60,7 +61,8 @@ FILES_MOST = 256  # libraries and the driver's devices
 # OpenMP and torch's intra-op pool take a thread a CPU; NCCL's socket helpers are 16 a connection at most (MAX_THREADS,
 # src/transport/net_socket.cc), and some thirty are CUDA's, autograd's and the watchdogs'.
 TASKS_MOST, MANY = 64, 4096  # as many CPUs as hardly any machine has, where they could not be counted
-PIDS = 32768  # a kernel's own choice, for few CPUs (include/linux/threads.h, PID_MAX_DEFAULT)
+PIDS_MOST = 1 << 22  # include/linux/threads.h, PID_MAX_LIMIT; what systemd sets
+FILES_OF_ALL = (1 << 63) - 1  # what systemd sets (src/core/main.c, bump_file_max_and_nr_open)
 MANY_NODES = 16384  # as many as hardly any job has, where nobody counts them
 CORES_LEAST = 1  # as cpu.numa_affinity: the main threads of the ranks would take turns
 CORES_MOST = 2  # and one for ncclProxyProgress, which polls while anything is under way
@@ -69,6 +71,8 @@ MEMORY_LEAST = 64 << 20
 MEMORY_MOST = 8 << 30  # 4 GiB of staging buffers (rdma.dev_infiniband), and as much for CUDA's context and torch
 CORES = "a rank's main thread takes a core, and NCCL's proxy another while anything is under way"
 MEMORY = "`import torch` alone holds 64 MiB and more; NCCL stages at most 4 GiB a rank, CUDA's context and torch take as much"
+FULL = "where it is full, whoever opens one more is told `Too many open files in system`"
+NO_SUCH = (Kind.ABSENT, Kind.NOT_READ, Kind.NOT_RECORDED, Kind.UNSUPPORTED)  # a kernel without it, or nobody looked
 Caps = tuple[Cap | Unavailable, ...] | Unavailable
 WORKERS = "what the workers of a DataLoader take is not counted"
 MET = {
@@ -98,6 +102,7 @@ class Here:
     job_certain: int
     intent: Intent
     vantage: Vantage
+    hard: Mapping[str, int]  # limits of this process
 
     @property
     def who(self) -> str:
@@ -111,26 +116,37 @@ class Here:
     def whoever(self) -> str:
         return self.who if self.certain == self.ranks else f"{self.certain} to {self.ranks} ranks (a launcher's one task here)"
 
+    def _hard(self, flag: str, cap: Cap, need: Need) -> str:
+        """How far a process may raise its limit itself; "-": not so far that it would be enough; "": it is no such limit."""
+        hard = self.hard.get(flag)
+        if hard is None or hard == UNLIMITED:
+            return "" if hard is None else "unlimited"
+        return "-" if hard <= cap.most or hard < need.least else str(hard)
+
     def judged(self, subject: str, cap: Cap, need: Need, flag: str, what: str, mend: Fix | None = None) -> Finding:
         """One limit; `what` has a place for a figure."""
         used, name = cap.used or 0, cap.file.rpartition("/")[2]
-        left, fix = cap.most - used, mend or fix_container(self.vantage, flag)
+        left, fix = cap.most - used, mend or fix_container(self.vantage, flag, file=cap.file, hard=self._hard(flag, cap, need))
         evidence: dict[str, Any] = {"limit": cap.most, "ranks": self.ranks, "least": need.least, "enough": need.most}
         said: dict[str, Any] = {"subject": subject, "measured": {"file": cap.file, "used": used}, **evidence}
         has = f"{name} leaves {what.format(_figure(subject, cap.most))}"
+        each = "each of " if subject == "nofile" and self.ranks > 1 else ""  # a limit of the process
         if cap.most < need.least:
             cores = cost.less(cap.most, need.least, "cores that the main threads of these ranks need")
-            text = f"{has}; {self.who_if_few} must have {_figure(subject, need.least)} at least"
+            text = f"{has}; {each}{self.who_if_few} must have {_figure(subject, need.least)} at least"
             return fail(text, fix=fix, why=need.what, loss=cores if subject == "cpu" else None, **said)
         if isinstance(cap.used, Unavailable):
             return unknown(f"{has}, and how much of it is taken could not be read: {cap.used}", **said)
         if left < need.most:  # what is taken may be this very job's
-            taken = ", and much of that is taken" if left < need.least or cap.most >= need.most or 2 * used > cap.most else ""
-            text = f"{has}{taken}; {self.whoever} take {_figure(subject, need.least)} to {_figure(subject, need.most)}"
+            tight = left < need.least or cap.most >= need.most or 2 * used > cap.most
+            taken = f", of which {_figure(subject, max(0, left))} {'is' if left == 1 else 'are'} left" if tight else ""
+            verb = "takes" if each or self.whoever == _ranks(1) else "take"
+            has = has.replace(" leaves ", " allows ", 1) if taken else has
+            text = f"{has}{taken}; {each}{self.whoever} {verb} {_figure(subject, need.least)} to {_figure(subject, need.most)}"
             more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))
         notes = () if subject in ("cpu", "nofile") else (WORKERS,)
-        return ok(f"{has}; {self.who} can do with {_figure(subject, need.most)}", notes=notes, **said)
+        return ok(f"{has}; {each}{self.who} can do with {_figure(subject, need.most)}", notes=notes, **said)
 
 
 def _ranks(number: int) -> str:
@@ -155,6 +171,7 @@ def limits(
     rdma: Rdma,
     libraries: Libraries,
     baseline: Baseline,
+    meanwhile: LimitsMet,
     vantage: Vantage,
 ) -> Iterator[Finding]:
     why = hcas.nothing_for_nccl(pci, gpus)
@@ -175,11 +192,11 @@ def limits(
     shown = len(gpus.visible or ()) or intent.ranks_most
     certain, ranks = (intent.ranks_per_node or min(count, shown) for count in (intent.ranks_here, intent.ranks_most))
     at_most = MANY_NODES if intent.uncounted else nodes
-    here = Here(ranks, certain, intent.ranks_most * at_most, intent.ranks_here * nodes, intent, vantage)
+    here = Here(ranks, certain, intent.ranks_most * at_most, intent.ranks_here * nodes, intent, vantage, kernel.hard)
     opened = 0 if why or not vantage.job_environment else footprint.hcas_opened(rdma, net, environ, libraries)
     nccl = Unavailable(Kind.NOT_READ, why) if why else used_nccl(libraries, baseline)
     each = footprint.least(environ, nccl, opened, ranks=0 if why else here.job_certain, cuda=bool(gpus.visible))
-    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, each.files, here)
+    yield _files(kernel.limit("nofile"), tcp_window.sockets(net, environ) if at_most > 1 else 0, each, here)
     cpus = len(cpu.online or range(MANY))
     threads = Need(
         each.threads * certain,
@@ -189,6 +206,7 @@ def limits(
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     yield _nproc(kernel, tasks, threads, here, ran)
     yield from _of_machine(kernel, threads, here)
+    yield from _files_of_all(kernel.open_files, Need(each.files * certain, (each.files + FILES_MOST) * ranks, FULL), here)
     for subject, caps, need, what in (
         ("pids", cgroups.pids, threads, "{} processes and threads"),
         ("cpu", _below(cgroups.cpu, cpu), Need(CORES_LEAST * certain, CORES_MOST * ranks, CORES), "{} cores"),
@@ -196,18 +214,21 @@ def limits(
     ):
         found = _tightest(subject, caps, need, what, here)
         found = found if ran else _unless_hidden(found, subject, cgroups.hidden)
-        yield _as_met(found, subject, {"pids": cgroups.refused, "memory": cgroups.killed}.get(subject))
+        found = _as_met(found, subject, {"pids": cgroups.refused, "memory": cgroups.killed}.get(subject))
+        found = _short_of_memory(found, kernel, need, here) if subject == "memory" else found
+        yield _as_met_by_the_run(found, subject, meanwhile, baseline, here)
     yield from rdma_handles.judge(cgroups.rdma, certain, ranks, intent)
 
 
-def _files(limit: int | Unavailable, sockets: int, own: int, here: Here) -> Finding:
+def _files(limit: int | Unavailable, sockets: int, own: footprint.Least, here: Here) -> Finding:
     """RLIMIT_NOFILE, the soft one: NCCL lifts it in the process of rank 0 alone (src/bootstrap.cc, setFilesLimit)."""
     if isinstance(limit, Unavailable):
         return unknown(f"the limit of open files could not be read: {limit}", subject="nofile")
     peers = here.job - 1
     # Gloo connects each pair of ranks (gloo/rendezvous/context.cc, connectFullMesh); by its own choice of a lazy one, later.
     gloo = peers * here.intent.gloo_groups
-    least = own + ((here.job_certain - 1) * here.intent.gloo_groups if here.intent.by_gloo else 0)
+    by_gloo = (here.job_certain - 1) * here.intent.gloo_groups if here.intent.by_gloo else 0
+    least = max(own.files + by_gloo, own.polled)
     of_nccl = nccl_ports.descriptors(here.ranks, sockets, peers if here.intent.all_to_all else 0)
     most = FILES_MOST + of_nccl * here.intent.communicators + gloo + here.job  # TCPStore: one a rank, at rank 0
     what = (
@@ -217,6 +238,8 @@ def _files(limit: int | Unavailable, sockets: int, own: int, here: Here) -> Find
     )
     if limit == UNLIMITED:
         return ok("open files are not limited", subject="nofile", ranks=here.ranks)
+    if own.files + by_gloo <= limit < own.polled:
+        what = f"NCCL's proxy polls {own.polled} places at once, which the kernel refuses below that limit (poll(2), EINVAL)"
     return here.judged("nofile", Cap("ulimit -n", limit), Need(least, most, what), "nofile", "{} descriptors a process")
 
 
@@ -246,7 +269,7 @@ def _nproc(kernel: Kernel, tasks: Tasks, need: Need, here: Here, ran: bool) -> F
         return ok(f"processes of the user {text}", subject="nproc", ranks=here.ranks)
     used = tasks.of_user if tasks.of_user is not None else Unavailable(Kind.NOT_READ, "nobody counted them")
     what = "{} processes and threads for all that the user runs on this machine"
-    found = here.judged("nproc", Cap("ulimit -u", limit, used), need, "pids", what)
+    found = here.judged("nproc", Cap("ulimit -u", limit, used), need, "nproc", what)
     # What a PID namespace or hidepid hides of his is no more than all users' together.
     bounded = isinstance(kernel.threads, int) and limit - kernel.threads >= need.most
     if found.status is not Status.PASS or ran or bounded or (vantage.initial_pids and tasks.hidden is False):
@@ -262,14 +285,66 @@ def _of_machine(kernel: Kernel, need: Need, here: Here) -> Iterator[Finding]:
     for name in ("kernel.pid_max", "kernel.threads-max"):
         limit = kernel.sysctl_ints(name)
         if isinstance(limit, Unavailable):
-            if limit.kind not in (Kind.ABSENT, Kind.NOT_READ, Kind.NOT_RECORDED):
+            if limit.kind not in NO_SUCH:
                 yield unknown(f"the limit of threads of the whole machine could not be read: {limit}", subject=name)
             continue
-        # Some containers show their own threads as the machine's, or none: then those that are there count for nothing.
-        cap, fix = Cap(name, limit[0], kernel.threads or 0), fix_sysctl(here.vantage, name, str(PIDS + int(need.most)))
+        # Since Linux 6.14 each PID namespace has a pid_max of its own; all threads of the machine are no fewer than its.
+        used = max(kernel.threads or 0, kernel.threads_seen)
+        enough = min(1 << (used + int(need.most)).bit_length() + 1, PIDS_MOST)
+        cap, fix = Cap(name, limit[0], used), fix_sysctl(here.vantage, name, str(max(enough, PIDS_MOST >> 7)))
         found = here.judged(name, cap, need, "", "{} processes and threads for all users", fix)
         if found.status is not Status.PASS:
             yield found
+
+
+def _files_of_all(files: tuple[int, int] | Unavailable, need: Need, here: Here) -> Iterator[Finding]:
+    """The kernel's table of open files, which holds for all but who may go above it (fs/file_table.c, alloc_empty_file)."""
+    free = here.vantage.root_is_root and "CAP_SYS_ADMIN" in (here.vantage.capabilities or ())
+    if free or (isinstance(files, Unavailable) and files.kind in NO_SUCH):
+        return
+    if isinstance(files, Unavailable):
+        return (yield unknown(f"how many files are open on the machine could not be read: {files}", subject="fs.file-max"))
+    fix = fix_sysctl(here.vantage, "fs.file-max", str(FILES_OF_ALL))
+    found = here.judged("fs.file-max", Cap("fs.file-max", files[1], files[0]), need, "", "{} open files for all users", fix)
+    if found.status is not Status.PASS:
+        yield found
+
+
+def _short_of_memory(found: Finding, kernel: Kernel, need: Need, here: Here) -> Finding:
+    """What the machine has left, where that is less than the ranks certainly take: others may give back what they hold."""
+    memory = kernel.memory
+    if isinstance(memory, Unavailable) and memory.kind not in NO_SUCH and found.status is Status.PASS:
+        return unknown(f"how much memory the machine has left could not be read: {memory}", subject="memory")
+    if found.status is Status.FAIL or isinstance(memory, Unavailable) or memory.available >= need.least:
+        return found
+    least = size_text(int(need.least))
+    said: dict[str, Any] = {"subject": "memory", "ranks": here.ranks, "least": need.least}
+    measured = {"available": memory.available, "total": memory.total, "huge": memory.huge}
+    held, look = "", "ps -eo rss,pid,user,args --sort=-rss | head"
+    if memory.available + memory.huge >= need.least:
+        held = f": HugePages hold {size_text(memory.huge)} for nobody else"
+        look = "grep -i huge /proc/meminfo; sysctl vm.nr_hugepages=NUMBER gives back those that nobody needs"
+    if memory.others < need.least:
+        text = f"the machine has not the {least} of memory that {here.who_if_few} must have at least{held}"
+        return fail(text, how=look, measured=measured, why=need.what, **said)
+    text = f"the machine has less memory left than the {least} that {here.whoever} take at least{held}"
+    return replace(unknown(text, how=look, measured=measured, **said), notes=found.notes)
+
+
+def _as_met_by_the_run(found: Finding, subject: str, meanwhile: LimitsMet, baseline: Baseline, here: Here) -> Finding:
+    """Of a run that did not finish it is the cause; of one that did, others of the same cgroup may have met it."""
+    rose = {"pids": meanwhile.refused, "memory": meanwhile.killed}.get(subject)
+    if not rose:
+        return found
+    text, how = f"while the all-reduce ran {MET[subject][0]}", f"cat {rose.file}"
+    measured = {**found.measured, "met_by_the_run": rose.times}
+    said: dict[str, Any] = {**found.evidence, "subject": subject}
+    if found.status is Status.FAIL:
+        return replace(found, notes=(*found.notes, text), measured=measured)
+    if baseline.run and baseline.run.finished:
+        return replace(unknown(f"{text}; it finished all the same", how=how, **said), notes=found.notes, measured=measured)
+    fix = fix_container(here.vantage, subject, file=str(found.measured.get("file", rose.file)))
+    return replace(fail(text, fix=fix, how=how, **said), notes=found.notes, measured=measured)
 
 
 def _below(caps: Caps, cpu: Cpu) -> Caps:

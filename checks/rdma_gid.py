@@ -188,9 +188,10 @@ def _mend(rail: gids.Rail, wishes: Sequence[gids.Wish], vantage: Vantage) -> Fix
         if rail.pinned and any(wish.automatic for wish in wishes):
             return fix_environment(vantage, PIN, unset=True)
         return fix_environment(vantage, f"{PIN}={better.index}")
+    interface = rail.netdev or f"$(ls /sys/class/infiniband/{rail.device.name}/device/net)"
     return Fix(
         f"{expectation.place(vantage)}give its interface an address of its own in the subnet of its rail: its GIDs follow it",
-        (f"ip address show dev {rail.netdev or 'INTERFACE'}", "rdma link", "show_gids"),
+        (f"ip address show dev {interface}", "rdma link", "show_gids"),
         ("netplan, NetworkManager or the operator's network of the rail: the same on every node",),
     )
 

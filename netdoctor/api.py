@@ -13,7 +13,7 @@ from netdoctor.cluster.observations import Cluster, Culprit, Fault as MeetingFau
 from netdoctor.expectation import comparisons as expectation
 from netdoctor.facts import layers
 from netdoctor.facts.accelerator import Accelerator, accelerator, others
-from netdoctor.facts.cgroups import Cap, Cgroups, Counted
+from netdoctor.facts.cgroups import Cap, Cgroups, Counted, LimitsMet
 from netdoctor.facts.clock import Clock
 from netdoctor.facts.cpu import Cpu, MemoryPolicy, Node
 from netdoctor.facts.dcgm import Dcgm, Diagnosed, Health as DcgmHealth, Incident, Outcome
@@ -188,8 +188,7 @@ def fail(
     **evidence: Any,
 ) -> Finding:
     """Something is wrong.  `loss` says what it takes from the job (`cost` has the formulas), and so how bad it is; both
-    default to those of the check's cause.  `severity` is for a site's own checks that know better.
-    `cure` is tried by the engine."""
+    default to those of the check's cause.  `severity` is for a site's own checks; the engine tries `cure`."""
     said = (message, subject, severity, cause, expected, evidence, measured or {})
     return Finding(Status.FAIL, *said, how=how, why=why, fix=fix, cure=cure, loss=loss)
 
@@ -258,6 +257,7 @@ __all__ = [
     "Kind",
     "Launcher",
     "Libraries",
+    "LimitsMet",
     "Link",
     "Linkage",
     "LocalPorts",

@@ -203,17 +203,17 @@ def _fix_refused(vantage: Vantage, step: Step) -> Fix:
     )
 
 
-def fix_container(vantage: Vantage, need: str) -> Fix:
-    """What a container needs: ``devices`` (/dev/infiniband), ``memlock``, ``ipc_lock``, ``shm``, ``numa`` (bind memory).
-
-    On a host: what mends it there, where there is such a thing, else the flags of every runtime.
-    """
-    flags = CONTAINER_FLAGS[need]
-    chosen = flags.get(vantage.runtime or "")
+def fix_container(vantage: Vantage, need: str, *, file: str = "", hard: str = "") -> Fix:
+    """What a container needs: ``devices`` (/dev/infiniband), ``memlock``, ``ipc_lock``, ``shm``, ``numa`` (bind memory); on a
+    host what mends it there, where there is such a thing, else the flags of every runtime.  `file`: of a cgroup that has the
+    limit; `hard`: see `limits.of_process`."""
+    if (fix := limits.of_process(need, hard, host=vantage.runtime is None)) is not None:
+        return fix
+    flags, chosen = CONTAINER_FLAGS[need], CONTAINER_FLAGS[need].get(vantage.runtime or "")
     if chosen is not None:
         return Fix(_SUMMARY[need], (), (chosen,)) if isinstance(chosen, Written) else Fix(_SUMMARY[need], (chosen,))
     if vantage.runtime is None and need in _HOST:
-        return _HOST[need]
+        return limits.of_cgroup(_HOST[need], file)
     return Fix(_SUMMARY[need], (), tuple(f"{runtime}: {text}" for runtime, text in flags.items()))
 
 
@@ -307,7 +307,7 @@ _NEEDS: Final = {
     "dev_infiniband_missing": ("devices",),
     "memlock": ("memlock", "ipc_lock"),
     "shm_disabled_or_small": ("shm",),
-    "process_limits": ("nofile", "pids", "cpu", "memory"),
+    "process_limits": ("nofile", "nproc", "pids", "cpu", "memory"),
 }
 _SYSCTLS: Final = {
     "bootstrap_ports": (("net.ipv4.ip_local_port_range", "LOW HIGH"),),

@@ -291,7 +291,7 @@ def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator
 
     What ran goes into the list; of a run that did not start nothing was seen.
     """
-    from netdoctor.facts import gpu_load, net_errors
+    from netdoctor.facts import cgroups, gpu_load, net_errors
     from netdoctor.facts.runs import State
 
     ran = list[Any]()
@@ -301,8 +301,11 @@ def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator
     if "NetErrors" in names:
         net_errors.begin(work.host)
         begun["NetErrors"] = net_errors.QUESTION
+    if "LimitsMet" in names:
+        cgroups.begin(work.host)
+        begun["LimitsMet"] = ""  # no helper looks on
     yield ran
-    for question in begun.values():
+    for question in filter(None, begun.values()):
         live.finish(question)
     if any((run := getattr(one, "run", None)) and run.state is not State.NOT_STARTED for one in ran):
         engine.collect(work, begun)

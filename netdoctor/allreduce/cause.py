@@ -77,7 +77,7 @@ def out_of_memory(run: Run) -> bool:
 
 def at_a_limit(run: Run) -> Scarce | None:
     """What a rank ended of, by its own words or those of a library of it; None: of no limit of its process."""
-    said = [one.lower() for one in (run.output, *(r.error for r in run.ranks))]
-    if any(_DESCRIPTORS in one.replace(_OF_THE_NODE, "") for one in said):
+    said, log = [one.lower() for one in (run.output, *(r.error for r in run.ranks))], log_of(run)
+    if any(_DESCRIPTORS in one.replace(_OF_THE_NODE, "") for one in said) or (log is not None and log.of("polled")):
         return Scarce.DESCRIPTORS
     return Scarce.OTHER if any(text in one for one in said for text in _LIMITS) else None

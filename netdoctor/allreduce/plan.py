@@ -30,6 +30,7 @@ from netdoctor.facts.runs import (
 from netdoctor.model import Kind, Unavailable
 from netdoctor.nccl import hcas, selector
 from netdoctor.nccl.integers import integer
+from netdoctor.textsafe import listed
 
 if TYPE_CHECKING:
     from netdoctor.allreduce.runner import Session
@@ -187,10 +188,11 @@ def busy(facts: Mapping[str, Any], experiment: AllReduce) -> Reason | None:
         return Reason(Obstacle.GPU_UNREAD, f"whether the GPUs are in use could not be read ({pairs})")
     known = {seen.ordinal: gpu for seen, gpu in pairs}
     users: GpuUsers = of(facts, "GpuUsers")
-    for ordinal in sorted(set(experiment.gpus)):
-        if reason := _in_use(known.get(ordinal), users):
-            return replace(reason, text=f"GPU {ordinal} {reason}")
-    return None
+    found = [(n, reason) for n in sorted(set(experiment.gpus)) if (reason := _in_use(known.get(n), users))]
+    if not found:
+        return None
+    first = next((reason for _, reason in found if reason.obstacle is Obstacle.GPU_BUSY), found[0][1])
+    return replace(first, text=listed([f"GPU {n} {reason}" for n, reason in found], 3, between="; "))
 
 
 def _in_use(gpu: Gpu | None, users: GpuUsers) -> Reason | None:

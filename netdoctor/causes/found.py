@@ -28,7 +28,8 @@ FINDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "net.reach": ("mtu",),
     "net.socket_ifname": ("firewall_connect", "env_misuse", "mtu", "low_bandwidth"),
-    "node.system": ("firewall_connect", "node_storage"),
+    "node.folders": ("process_limits",),
+    "node.system": ("firewall_connect", "node_storage", "process_limits"),
     "rdma.dev_infiniband": (
         *("transport_fallback_tcp", "memlock", "ib_timeout", "roce_gid", "env_misuse", "link_degraded", "inventory"),
     ),

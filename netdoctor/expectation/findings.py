@@ -63,7 +63,8 @@ def findings(comparison: Comparison, about: About) -> Iterator[Finding]:
     for subject, short in result.by_subject.items():
         what = replace(about, needed=about.others) if subject in comparison.across else about
         for cause in dict.fromkeys(_cause(one) for one in short):
-            yield _fail(subject, cause, [one for one in short if _cause(one) == cause], what)
+            some = [one for one in short if _cause(one) == cause]
+            yield _of_several(_fail(subject, cause, some, what), some, result.shortfalls)
     known = {one.expectation.quantity for one in result.shortfalls}
     perhaps = [one for one in result.perhaps if one.expectation.quantity not in known]
     yield from (_perhaps(one, about) for one in perhaps)
@@ -128,6 +129,18 @@ def _fail(subject: str, cause: str, short: Sequence[Shortfall], about: About) ->
     )
 
 
+def _of_several(found: Finding, short: Sequence[Shortfall], every: Sequence[Shortfall]) -> Finding:
+    """GPUs that lost NVLinks at once have what those lead to in common."""
+    lost = {one.expectation.subject for one in every if one.expectation.quantity is Quantity.NVLINKS}
+    if len(lost) < 2 or found.fix is None or short[0].expectation.quantity is not Quantity.NVLINKS:
+        return found
+    why = (
+        f"{len(lost)} GPUs lost NVLinks at once: the NVSwitch or bridge that they share is likelier at fault than each of them"
+    )
+    return replace(found, why=why, fix=replace(found.fix, commands=(*found.fix.commands, _ALL_AT_ONCE)))
+
+
+_ALL_AT_ONCE: Final = "nvidia-smi -r   # when nothing runs on them: all GPUs, and with them the NVSwitches"
 _DIFFERS: Final = Loss(None, "it works, at another pace or in another way", None)
 _OF_RAILS: Final = {Quantity.MTU: roce_frames, Quantity.PACKET: infiniband_packets}
 
@@ -154,7 +167,10 @@ def _fix(subject: str, expected: Expectation, place: str) -> Fix:
     summary, *commands = _FIXES.get(expected.quantity, _COMPARE)
     name = subject.removeprefix("GPU ").removesuffix(" under load")
     at = name if _ADDRESS.match(name) else f"$(basename $(readlink -f /sys/class/infiniband/{name}/device))"
-    return Fix(f"{place}{summary}", tuple(one.format(name, at=at) for one in commands))
+    by_site = expected.source is Source.SITE  # whose MTU is that of any interface
+    net = name if by_site else f"$(ls /sys/class/infiniband/{name}/device/net)"
+    known = {"at": at, "net": net, "should": expected.should}
+    return Fix(f"{place}{summary}", tuple(one.format(name, **known) for one in commands))
 
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:")  # as sysfs writes it, which is all that lspci -s takes
@@ -190,7 +206,11 @@ _FIXES: Final = {
     Quantity.RAILS: _BUS,
     Quantity.NEAREST: _BUS,
     Quantity.GPUS_NEAR: _BUS,
-    Quantity.MTU: ("give its interface the MTU of the others", "ip -br link", "rdma link show"),
+    Quantity.MTU: (
+        "give its interface the MTU of the others",
+        "rdma link show; ip -br link",
+        "ip link set dev {net} mtu {should}",
+    ),
     Quantity.PREFIX: ("give its address the netmask of the others'", "ip -4 -br address", "ip route; rdma link show | grep {}"),
     Quantity.PACKET: (
         "give its port the MTU of the others: of the link, and of the partition (mtu= in the subnet manager's partitions.conf)",
@@ -201,22 +221,22 @@ _FIXES: Final = {
     Quantity.FAMILIES: _GIDS,
     Quantity.PFC: (
         "pause on its port and on the switch's what the other rails pause: what is not paused is dropped where it is crowded",
-        "dcb pfc show dev INTERFACE   # of {0}: rdma link show | grep {0}",
-        "mlnx_qos -i INTERFACE",
+        "dcb pfc show dev {net}",
+        "mlnx_qos -i {net}",
     ),
-    Quantity.DSCP: (_QOS, "dcb app show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
-    Quantity.TRUST: (_QOS, "mlnx_qos -i INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE --trust dscp"),
-    Quantity.SHARES: (_QOS, "dcb ets show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
+    Quantity.DSCP: (_QOS, "dcb app show dev {net}", "mlnx_qos -i {net}"),
+    Quantity.TRUST: (_QOS, "mlnx_qos -i {net}", "mlnx_qos -i {net} --trust dscp"),
+    Quantity.SHARES: (_QOS, "dcb ets show dev {net}", "mlnx_qos -i {net}"),
     Quantity.PAUSE: (
         "pause on its port and on the switch's what the other rails pause: what is not paused is dropped where it is crowded",
-        "ethtool -a INTERFACE   # of {0}: rdma link show | grep {0}",
-        "ethtool -A INTERFACE rx on tx on",
+        "ethtool -a {net}",
+        "ethtool -A {net} rx on tx on",
     ),
-    Quantity.BUFFERS: (_QOS, "dcb buffer show dev INTERFACE   # of {0}: rdma link show | grep {0}", "mlnx_qos -i INTERFACE"),
+    Quantity.BUFFERS: (_QOS, "dcb buffer show dev {net}", "mlnx_qos -i {net}"),
     Quantity.ECN: (
         "let its port tell of congestion and heed it on the priorities of the other rails",
-        "grep . /sys/class/net/INTERFACE/ecn/roce_*/enable/*   # of {0}: rdma link show | grep {0}",
-        "echo 1 > /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY",
+        "grep . /sys/class/infiniband/{0}/device/net/*/ecn/roce_*/enable/*",
+        "echo 1 > /sys/class/net/{net}/ecn/roce_np/enable/PRIORITY",
     ),
     Quantity.PKEY: (
         "give its port the partition of the others",
@@ -224,7 +244,11 @@ _FIXES: Final = {
         "smpquery -C {} -D pkeys 0",
     ),
     Quantity.CLOCK: ("see what lowers its clocks: heat, power, a lock", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER -i {}"),
-    Quantity.POWER: ("give it the power limit of the others", "nvidia-smi -q -d POWER -i {}", "nvidia-smi -i {} -pl WATT"),
+    Quantity.POWER: (
+        "give it the power limit of the others",
+        "nvidia-smi -q -d POWER -i {}",
+        "nvidia-smi -i {} -pl {should:g}",
+    ),
     Quantity.BAR1: (
         "let it map all its memory: firmware (Above 4G Decoding, MMIO High Size), or the hypervisor's MMIO space",
         "nvidia-smi -q -d MEMORY -i {}",
@@ -233,5 +257,5 @@ _FIXES: Final = {
     Quantity.CLIQUE: ("give it the partition of the others", "nvidia-smi -q -i {} | grep -A6 Fabric"),
     Quantity.ECC: ("switch ECC as on the others, then reset it", "nvidia-smi -i {} -e 1", "nvidia-smi -i {} -r"),
     Quantity.PERSISTENCE: ("let the daemon keep all GPUs up", "systemctl enable --now nvidia-persistenced"),
-    Quantity.FIRMWARE: ("update its firmware to that of the others", "mlxfwmanager --query", "ethtool -i INTERFACE"),
+    Quantity.FIRMWARE: ("update its firmware to that of the others", "mlxfwmanager --query", "ethtool -i {net}"),
 }

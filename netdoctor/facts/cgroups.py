@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.cpu import cpu_list
-from netdoctor.host.base import Host, names, read, read_int
+from netdoctor.host.base import Host, names, read, read_again, read_int
 from netdoctor.model import Kind, Unavailable, missing, record
 
 
@@ -92,6 +93,37 @@ def probe(host: Host) -> Cgroups:
     )
 
 
+@record
+class Counter:
+    """A count that the kernel keeps of a limit that was met."""
+
+    file: str
+    key: str  # of the line in it
+
+
+@record
+class Rose:
+    """How often the kernel did so meanwhile, by the counter that rose the most."""
+
+    times: int
+    file: str
+
+
+@record
+class LimitsMet(Fact):
+    """What the kernel refused, or ended, at the limits of the cgroups while the all-reduce ran."""
+
+    # Nothing, where it is None, or nobody counts it.
+    refused: Rose | None | Unavailable  # processes and threads that were not made, by pids.max
+    killed: Rose | None | Unavailable  # processes that were ended for want of memory
+
+    @property
+    def why_not(self) -> Unavailable | None:
+        """Why nothing was seen."""
+        lost = missing(self.refused, self.killed)
+        return replace(lost, detail="nobody looked") if lost is not None and lost.kind is Kind.NOT_READ else lost
+
+
 class _Look:
     """One controller's hierarchy."""
 
@@ -145,6 +177,17 @@ class _Look:
             if name in there and (got := _value(self.host, self.controller, level, name)) is not None:
                 yield got
 
+    def counters(self) -> Iterator[Counter]:
+        """Of its own cgroup and those up to the job's; above them each level's own limit alone, for what meets the limit of
+        one cgroup is counted in all above it (cgroup-v2.rst, pids.events.local, since Linux 6.11)."""
+        levels = self.levels or ()
+        file, key = _COUNTS[self.controller][0 if self.v2 else 1]
+        own = max((n for n, level in enumerate(levels) if _OF_JOB.fullmatch(level)), default=0)
+        for n, level in enumerate(levels):
+            name = file if n <= own else f"{file}.local"
+            if (n <= own or self.controller == "pids") and name in (names(self.host, level) or ()):
+                yield Counter(f"{level}/{name}", key)
+
     def counted(self) -> Counted | None | Unavailable:
         """The most of its own cgroup and of those above it up to the job's: by v2 what is above counts for what is below."""
         levels = self.levels
@@ -162,6 +205,45 @@ class _Look:
                 return text if of_job else None  # of another than the job's no claim is made
             told += [int(one) for one in re.findall(rf"^{key} (\d{{1,18}})$", text, re.ASCII | re.MULTILINE)]
         return Counted(max(told), bool(of_job)) if told else None
+
+
+def counters(host: Host, controller: str) -> tuple[Counter, ...]:
+    """What counts how often the limits of this process's cgroups were met; () where nothing does, or could be read."""
+    own, mounts = read(host, "/proc/self/cgroup"), read(host, "/proc/self/mountinfo")
+    if isinstance(own, Unavailable) or isinstance(mounts, Unavailable):
+        return ()
+    return tuple(_Look(host, controller, own, mounts).counters())
+
+
+def begin(host: Host) -> None:
+    """Before the run; `probe_met` looks again when it has ended."""
+    for controller in ("pids", "memory"):
+        for one in counters(host, controller):
+            read(host, one.file)
+
+
+def probe_met(host: Host) -> LimitsMet:
+    return LimitsMet(*(_most(host, controller) for controller in ("pids", "memory")))
+
+
+def _most(host: Host, controller: str) -> Rose | None | Unavailable:
+    told = list(_rises(host, counters(host, controller)))
+    risen = [one for one in told if one and one.times > 0]
+    return max(risen, key=lambda one: one.times) if risen else missing(*told)
+
+
+def _rises(host: Host, counted: tuple[Counter, ...]) -> Iterator[Rose | Unavailable]:
+    for one in counted:
+        before, after = (_count(text, one) for text in (read(host, one.file), read_again(host, one.file)))
+        lost = missing(before, after)
+        yield Rose((after or 0) - (before or 0), one.file) if lost is None else lost
+
+
+def _count(text: str | Unavailable, one: Counter) -> int | Unavailable:
+    if isinstance(text, Unavailable):
+        return text
+    found = re.search(rf"^{one.key} (\d{{1,18}})$", text, re.ASCII | re.MULTILINE)
+    return int(found[1]) if found else Unavailable(Kind.MALFORMED, f"{one.file} has no {one.key}")
 
 
 def _mounted(mounts: str, controller: str | None) -> list[tuple[str, str]]:

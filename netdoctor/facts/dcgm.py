@@ -154,9 +154,9 @@ def not_idle(gpus: Gpus, vantage: Vantage, environ: Environ) -> str | None:
         return f"which GPUs there are could not be read: {lost}"
     for gpu in gpus.all:
         if (lost := missing(gpu.processes, gpu.memory_used)) is not None:
-            return f"whether {gpu.uuid} is in use could not be read: {lost}"
+            return f"whether {gpu.place} is in use could not be read: {lost}"
         if gpu.processes or gpu.held:
-            return f"{gpu.uuid} is in use"
+            return f"{gpu.place} is in use"
     return None
 
 

@@ -37,6 +37,11 @@ class Gpu:
     graphics: int | Unavailable = Unavailable(Kind.NOT_READ, "NVML was not asked for it")  # bytes of those that draw
 
     @property
+    def place(self) -> str:
+        """As findings name it."""
+        return self.pci if isinstance(self.pci, str) else str(self.uuid)
+
+    @property
     def held(self) -> bool:
         """Whether so much of its memory is in use that somebody must compute on it; False where that is not known."""
         return isinstance(self.memory_used, int) and self.memory_used > IDLE
@@ -73,6 +78,7 @@ class Gpus(Fact):
     # The driver was told to train no NVLink (NVreg_NvLinkDisable, kernel-open/nvidia/nv-reg.h); asked where no GPU has one up.
     links_off: bool | Unavailable = Unavailable(Kind.NOT_READ, "the driver's parameters were not read")
     refused: int | None = None  # what libcuda answered to who asked for the devices, where that is an error (cuda.h, CUresult)
+    nvml_refused: int | None = None  # what NVML said when it did not start (nvml.h, nvmlReturn_t)
     libcuda: str = ""  # the file that the loader took for libcuda, where it refused; "": not told
 
     @classmethod
@@ -112,6 +118,7 @@ def probe(host: Host) -> Gpus:
         visible=_visible(cuda, everything or ()),
         links_off=_links_off(host, everything or ()),
         refused=refusal(cuda),
+        nvml_refused=refusal(nvml),
         libcuda=str(told) if cuda and (told := cuda.get("library")) and isinstance(told, str) else "",
     )
 

@@ -32,6 +32,7 @@ class GpuUsers(Fact):
     initial_pids: bool = False  # NVML's numbers are those of this PID namespace, so that it names whoever is there
     servers: frozenset[int] = frozenset()  # of them MPS servers, by which several jobs share a GPU on purpose
     of_others: frozenset[int] = frozenset()  # of these those that serve another user than this process's, and nobody else
+    strangers: frozenset[int] = frozenset()  # of another user than this process's; nobody's where this is root's
 
     def of(self, gpu: Gpu) -> str:
         """Who is on a GPU; how many, where nothing names them."""
@@ -60,11 +61,13 @@ def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
     stuck = frozenset(pid for pid, one in rows.items() if _unkillable(one) is not None)
     servers = frozenset(pid for pid, one in rows.items() if isinstance(one, dict) and str(one.get("name")).startswith(_MPS))
     names = {pid: described(pid, one) for pid, one in rows.items()}
-    return GpuUsers(names, stuck, True, servers, frozenset(pid for pid in servers if _serves_another(rows[pid], vantage)))
+    others = frozenset(pid for pid in rows if _of_another(rows[pid], vantage))
+    return GpuUsers(names, stuck, True, servers, others & servers, others - servers if vantage.euid else frozenset())
 
 
-def _serves_another(told: Any, vantage: Vantage) -> bool:
-    """A server runs as the user of its clients, or, where it serves all of them, as root (NVIDIA MPS, Multi-User)."""
+def _of_another(told: Any, vantage: Vantage) -> bool:
+    """A server runs as the user of its clients, or, where it serves all of them, as root (NVIDIA MPS, Multi-User);
+    root's is also what watches the GPUs."""
     uid = told.get("uid") if isinstance(told, dict) else None
     return type(uid) is int and uid > 0 and uid != vantage.euid
 

@@ -196,7 +196,8 @@ def _by_launcher(found: Launcher) -> _Nodes | None:
         return _Nodes(found.nodes, found.nodes > 1, Told.LAUNCHER, f"{name} says {_count(found.nodes)}")
     if found.world and found.local_world:
         count = -(-found.world // found.local_world)
-        return _Nodes(count, count > 1, Told.WORLD, f"{name} has {found.local_world} of {found.world} ranks here")
+        ranks = "the job's one rank" if found.world == 1 else f"{found.local_world} of {found.world} ranks"
+        return _Nodes(count, count > 1, Told.WORLD, f"{name} has {ranks} here")
     if found.several:
         return _Nodes(None, True, Told.LAUNCHER, f"{name} says that there is more than this node")
     if found.world == 1 and found.name is not None:  # WORLD_SIZE counts pods where the container runs torchrun: one node too

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, Final
 
+from netdoctor.facts import spare
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.host.base import Host, mapping, matching, names, read, value
 from netdoctor.model import Kind, Unavailable, record
@@ -33,7 +35,13 @@ class Kernel(Fact):
     shm_size: int | Unavailable  # bytes that /dev/shm may hold
     shm_free: int | Unavailable  # of them those that nobody holds now
     threads: int | Unavailable = Unavailable(Kind.NOT_READ, "/proc/loadavg was not read")  # of all users, on the whole machine
+    hard: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of `limits`, as far as they are told: what their owner may raise them to
     shm_by_default: bool | Unavailable = False  # nobody chose `shm_size`: it is half of the memory
+    threads_seen: int = 0  # that there are at least: of a container, where LXCFS shows its own as the machine's
+    memory: spare.Memory | Unavailable = Unavailable(Kind.NOT_READ, "/proc/meminfo was not read")
+    open_files: tuple[int, int] | Unavailable = Unavailable(Kind.NOT_READ, "file-nr was not read")  # and how many may be
 
     @classmethod
     def _unread(cls, why: Unavailable) -> dict[str, Any]:
@@ -118,10 +126,14 @@ def probe(host: Host) -> Kernel:
         memory_peers=_memory_peers(host),
         sysctls={name: read(host, f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS},
         limits=_limits(host),
+        hard={name: most for name, most in _limits(host, 1).items() if not isinstance(most, Unavailable)},
         shm_size=_shm_size(host),
         shm_free=_shm_free(host),
         shm_by_default=_shm_by_default(host),
         threads=_threads(host),
+        threads_seen=_counted(host) or 0,
+        memory=spare.memory(host),
+        open_files=spare.open_files(host),
     )
 
 
@@ -133,8 +145,10 @@ def _threads(host: Host) -> int | Unavailable:
     over = mounted(host, "/proc/loadavg")
     if not isinstance(over, Unavailable):
         return Unavailable(Kind.NOT_READ, f"/proc/loadavg is shown by {over[0]}, which may count a container's alone")
-    if over.kind is not Kind.ABSENT:
-        return over
+    return _counted(host) if over.kind is Kind.ABSENT else over
+
+
+def _counted(host: Host) -> int | Unavailable:
     found = matching(host, "/proc/loadavg", r"(?:\d{1,9}\.\d\d ){3}\d{1,9}/([1-9]\d{0,8}) ")
     return found if isinstance(found, Unavailable) else int(found[1])
 
@@ -224,8 +238,8 @@ def _memory_peers(host: Host) -> dict[str, str | Unavailable]:
     return found
 
 
-def _limits(host: Host) -> dict[str, int | Unavailable]:
-    """The soft ones of /proc/self/limits: name in 26 columns, soft, hard, unit (proc(5)); memory in bytes."""
+def _limits(host: Host, column: int = 0) -> dict[str, int | Unavailable]:
+    """The soft ones of /proc/self/limits, or the hard ones: name in 26 columns, soft, hard, unit (proc(5)); memory in bytes."""
     text = read(host, "/proc/self/limits")
     if isinstance(text, Unavailable):
         return dict.fromkeys(_LIMITS.values(), text)
@@ -233,7 +247,7 @@ def _limits(host: Host) -> dict[str, int | Unavailable]:
     for line in text.splitlines():
         name = line[:26].strip()
         if name in _LIMITS:
-            soft = line[26:].split()[:1]
+            soft = line[26:].split()[column : column + 1]
             if soft == ["unlimited"] or (soft and re.fullmatch(r"\d{1,20}", soft[0], re.ASCII)):
                 found[_LIMITS[name]] = UNLIMITED if soft == ["unlimited"] else int(soft[0])
     return found

@@ -92,6 +92,14 @@ def gpu_layers(pci: Pci, gpus: Gpus, baseline: Baseline) -> tuple[GpuLayers, ...
     return tuple(rows)
 
 
+def lost(rows: Iterable[GpuLayers], vantage: Vantage) -> tuple[str, ...]:
+    """Of the GPUs that have the driver those that NVML tells nothing of; () where they may be another job's."""
+    if may_share(vantage):
+        return ()
+    own = (row.pci for row in rows if row.nvml is None and row.pci is not None)
+    return tuple(device.address for device in own if bound(device) is Bound.OWN)
+
+
 def hcas_without_device(functions: Iterable[PciDevice], devices: Iterable[RdmaDevice]) -> tuple[PciDevice, ...]:
     """Functions of a kind that has RDMA devices here, in slots where sysfs shows none.
 

@@ -71,16 +71,22 @@ def without_torch(libraries: Libraries) -> str | Unavailable:
     found, loaded = libraries.nccl, libraries.by_loader
     if isinstance(found, Unavailable):
         return Unavailable(Kind.NOT_READ, f"NCCL libraries: {found}")
-    if isinstance(loaded, Taken) and loaded.rule in (Rule.PRELOAD, Rule.LIBRARY_PATH):
-        return loaded.path
-    for place in _OF_A_PYTHON:
-        if own := [one.path for one in found if place in one.found_by]:
-            return own[0]
+    if (own := brought(libraries)) is not None:
+        return own
     if isinstance(loaded, Taken):
         return loaded.path
     if isinstance(loaded, Unavailable):
         return Unavailable(Kind.NOT_READ, f"which libnccl the loader takes: {loaded}")
     return found[0].path if found else Unavailable(Kind.ABSENT, "no torch and no libnccl")
+
+
+def brought(libraries: Libraries) -> str | None:
+    """The libnccl that the environment names, or the job's Python brings with it; None: neither does."""
+    loaded = libraries.by_loader
+    if isinstance(loaded, Taken) and loaded.rule in (Rule.PRELOAD, Rule.LIBRARY_PATH):
+        return loaded.path
+    own = (one.path for place in _OF_A_PYTHON for one in libraries.nccl or () if place in one.found_by)
+    return next(own, None)
 
 
 _OF_A_PYTHON: Final = ("site-packages", "the Python's prefix")  # of NcclLibrary.found_by

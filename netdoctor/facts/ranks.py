@@ -74,9 +74,10 @@ def masked(mask: str | None, gpus: Gpus) -> tuple[str, ...]:
 
     Numbers, UUIDs and their beginnings, MIG instances; "" and -1 leave none, and so does naming one twice.  Numbers are those
     of NVML where all GPUs are of one model (CUDA_DEVICE_ORDER is by speed otherwise).  A driver before R570 shows a process
-    the first MIG instance, and no GPU beside it (MIG User Guide, CUDA Device Enumeration).
+    the first MIG instance, and no GPU beside it (MIG User Guide, CUDA Device Enumeration).  One that the driver lost it shows
+    nobody.
     """
-    every = gpus.all or ()
+    every = [gpu for gpu in gpus.all or () if getattr(gpu.uuid, "kind", None) is not Kind.ABSENT]
     alike = len({gpu.name for gpu in every}) == 1
     uuids = [str(gpu.uuid) for gpu in every]
     if mask is None:

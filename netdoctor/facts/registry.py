@@ -57,9 +57,10 @@ SOURCES: Final[dict[str, Source]] = {
     "Dcgm": Source("netdoctor.facts.dcgm", after=("Gpus", "Vantage", "Environ")),
     "GpuLoad": Source("netdoctor.facts.gpu_load"),
     "NetErrors": Source("netdoctor.facts.net_errors"),
+    "LimitsMet": Source("netdoctor.facts.cgroups", "probe_met"),
 }
 # Made when the all-reduce has run: what was seen beside it.
-BESIDE_THE_RUN: Final = ("GpuLoad", "NetErrors")
+BESIDE_THE_RUN: Final = ("GpuLoad", "NetErrors", "LimitsMet")
 
 # Facts that are runs: made by `live`, or brought by a snapshot.
 RUNS: Final = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from netdoctor.facts.base import Fact, no_evidence
 from netdoctor.facts.job import section
@@ -55,6 +55,7 @@ class Room:
     tried: bool  # by an unnamed file; else by the flags and rights of the folder
     size: int  # bytes of the file system; 0 where it does not say
     free: int  # that a user may take
+    LIMITED: ClassVar[str] = "files of this process may not be as large as 4 KiB (ulimit -f), whatever room there is"
 
     def broken(self, root: bool) -> str:
         """What ails it, in words; "": nothing.  Root may take what a file system keeps back for it; its users may not."""
@@ -62,6 +63,11 @@ class Room:
             return NO_INODE
         full = root and not self.error and self.size > 0 and not self.free
         return BROKEN["ENOSPC"] if full else BROKEN.get(self.error, "")
+
+    @property
+    def limited(self) -> bool:
+        """By the process that tried (RLIMIT_FSIZE), which says nothing of the folder."""
+        return self.error == "EFBIG"
 
     @property
     def full(self) -> bool:

@@ -3,6 +3,7 @@
 A question is a string, an answer is JSON or `Unavailable`.  In this process::
 
     file:PATH        text, at most 4 MiB
+    again:PATH       the same, asked once the all-reduce has run
     trusted:PATH     the text of a file that root and this user alone can have written
     dir:PATH         sorted names
     link:PATH        the target of a symbolic link
@@ -74,6 +75,14 @@ def split_question(text: str) -> tuple[str, dict[str, str]]:
 
 
 # What probes read through: each returns the content or Unavailable, and never raises.
+
+
+def read_again(host: Host, path: str) -> str | Unavailable:
+    """The same as `read` does, but once the all-reduce has run."""
+    text = host.ask(f"again:{path}")
+    if isinstance(text, str):
+        return text.rstrip("\n")
+    return text if isinstance(text, Unavailable) else Unavailable(Kind.MALFORMED, f"again:{path}: not text")
 
 
 def read(host: Host, path: str) -> str | Unavailable:

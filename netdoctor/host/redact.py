@@ -69,7 +69,7 @@ class Redactor:
             return answer if answer.strip() in _CLOUDS else _GONE_LINE
         if question == "file:/etc/machine-id" and isinstance(answer, str):
             return _machine_id(answer.strip())
-        if question.startswith(("file:/sys/", "dir:/sys/", "link:/sys/", "stat:", "statvfs:", "room:", "open:")):
+        if question.startswith(("file:/sys/", "again:/sys/", "dir:/sys/", "link:/sys/", "stat:", "statvfs:", "room:", "open:")):
             return answer  # written by the kernel
         return _deep(answer)
 

@@ -71,7 +71,8 @@ def place_of(rank: SeenRank, places: Sequence[hcas.GpuPlace], gpus: Gpus, pci: P
     if isinstance(uuid, Unavailable):
         return uuid
     if not rank.same or uuid is None:
-        return Unavailable(Kind.NOT_READ, "which GPU it has is its own cgroup's to say")
+        why = "no GPU is left for it (gpu.mapping)" if rank.same else "which GPU it has is its own cgroup's to say"
+        return Unavailable(Kind.NOT_READ, why)
     shown = next((one for one in places if one.visible is not None and one.visible.uuid == uuid), None)
     gpu = next((one for one in gpus.all or () if one.uuid == uuid), None)
     if shown is not None or gpu is None:

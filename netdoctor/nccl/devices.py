@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
+from netdoctor.facts.launcher import Launcher
+from netdoctor.facts.layers import named_gpus
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.ranks import SeenRank, masked, old_mig
-from netdoctor.model import Kind, Unavailable, record
+from netdoctor.model import Fix, Kind, Unavailable, record
+from netdoctor.nccl import gpu_driver
 
+_MASK: Final = "CUDA_VISIBLE_DEVICES"
+_UNSET: Final = f"unset {_MASK}"
+_BY_NUMBER: Final = "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # in the program"
+UNMASK: Final = Fix(
+    "take CUDA_VISIBLE_DEVICES out of shell, image, job script and wrapper: each rank takes the GPU of its number",
+    (_UNSET, _BY_NUMBER),
+)
+_BY_SLURM: Final = Fix(
+    "let srun give each rank a GPU of its own, or take CUDA_VISIBLE_DEVICES away and use the local rank",
+    ("srun --gpus-per-task=1 --gpu-bind=single:1 …", _UNSET, _BY_NUMBER),
+)
+BACK: Final = Fix("look for its Xid, then reset or reboot", ("dmesg | grep -i -e xid -e nvrm", "nvidia-smi -L"))
+_FEWER: Final = {
+    "torchrun": ("torchrun --nproc-per-node={} …",),
+    "slurm": ("srun --ntasks-per-node={} …",),
+    "openmpi": ("mpirun --map-by ppr:{}:node …",),
+    "mpich": ("mpiexec -ppn {} …",),
+}
 _CROWDS: Final = (2, 30, 3)  # from here on NCCL_MULTI_RANK_GPU_ENABLE lets several ranks have one GPU (src/init.cc)
 
 
@@ -51,7 +73,8 @@ def _unclear(has: tuple[str, ...], gpus: Gpus) -> Unavailable | None:
     parted = [gpu for gpu in gpus.all or () if gpu.mig is True]
     whole = next((one for one in has if one[:1] == "#" or any(one == gpu.uuid for gpu in parted)), None) if parted else None
     if whole is not None:
-        text = f"{whole} may be in MIG mode, and a number or the GPU's own name does not say which instance is meant"
+        where = place_of(whole, gpus)
+        text = f"{where} may be in MIG mode, and a number or the GPU's own name does not say which instance is meant"
         return Unavailable(Kind.NOT_READ, text)
     of_one = [some for gpu in parted if len(some := [one for one in has if one in (gpu.mig_uuids or ())]) > 1]
     if not of_one or {one.uuid for one in gpus.visible or ()}.issuperset(of_one[0]):
@@ -62,10 +85,42 @@ def _unclear(has: tuple[str, ...], gpus: Gpus) -> Unavailable | None:
     return Unavailable(Kind.NOT_READ, text)
 
 
+def mend(masks: Sequence[str | None], gpus: Gpus, environ: Environ, gone: tuple[str, ...]) -> Fix:
+    """Of ranks that share a GPU or have none.  Where no mask stands in their way there are fewer GPUs than ranks; a mask that
+    names more than there are lacks the one that the driver lost (`gone`)."""
+    masked_out = [mask for mask in masks if mask is not None]
+    if gone and all(len(named_gpus(mask)) > len(masked(mask, gpus)) for mask in masked_out):
+        return BACK
+    if not masked_out:
+        return fewer(environ.launcher, shown(gpus))
+    of_slurm = environ.launcher and environ.launcher.name == "slurm"  # which alone gives each of them GPUs of its own
+    fix = _BY_SLURM if of_slurm else UNMASK
+    if isinstance(environ.get(_MASK), str):
+        return fix
+    return replace(fix, commands=tuple(one for one in fix.commands if one != _UNSET))  # who starts each of them sets it
+
+
+def shown(gpus: Gpus) -> int:
+    """How many there are for ranks without a mask."""
+    return len(masked(None, gpus))
+
+
+def fewer(launcher: Launcher | Unavailable, gpus: int) -> Fix:
+    name = launcher.name if launcher else None
+    commands = (command.format(gpus) for command in _FEWER.get(name or "", ()) if gpus)
+    return Fix("start as many ranks as there are GPUs", (*commands, "nvidia-smi -L"))
+
+
+def place_of(device: str, gpus: Gpus) -> str:
+    """A GPU as findings name it, by its place; an instance, and what has none, by its own name."""
+    return next((gpu.place for gpu in gpus.all or () if gpu.uuid == device), device)
+
+
 class Shared(NamedTuple):
     ranks: list[int]
     what: str
     allowed: bool | Unavailable
+    device: str  # its UUID
 
 
 def shared(found: Taken, gpus: Gpus, nccl: Version | Unavailable, told: bool) -> Shared | None:
@@ -75,10 +130,15 @@ def shared(found: Taken, gpus: Gpus, nccl: Version | Unavailable, told: bool) ->
     for one, ranks in found.by.items():
         if one in whole:
             parts.setdefault(whole[one], []).extend(ranks)
-    every = [Shared(some, f"one GPU ({one})", _allowed(nccl, told)) for one, some in found.by.items() if some[1:]]
+    every = [
+        Shared(some, f"one GPU ({place_of(one, gpus)})", _allowed(nccl, told), one)
+        for one, some in found.by.items()
+        if some[1:]
+    ]
     for gpu, some in parts.items():
         if some[1:]:
-            every.append(Shared(sorted(some), f"instances of one GPU ({gpu})", _parts_allowed(nccl, told)))
+            what = f"instances of one GPU ({place_of(gpu, gpus)})"
+            every.append(Shared(sorted(some), what, _parts_allowed(nccl, told), gpu))
     return min(every, key=lambda one: (one.allowed is not False, one.allowed is True), default=None)
 
 
@@ -111,3 +171,6 @@ def of_another_job(gpus: Gpus, environ: Environ) -> str | None:
         return None
     others = ", ".join(map(str, sorted(taken - own)))
     return f"Slurm gave this job GPUs {given} of this node, and CUDA_VISIBLE_DEVICES takes {others}"
+
+
+misfit, cuda_misfit = gpu_driver.misfit, gpu_driver.cuda_misfit

@@ -31,6 +31,10 @@ _UDS_FROM: Final = (2, 20, 3)  # src/proxy.cc, ncclProxyServiceUDS: a thread and
 # src/bootstrap.cc: a listener for peers, the ring's two connections, the proxy's listener; to the rank's own proxy both ends
 # of a connection (ncclProxyConnect of p2p.cc, shm.cc and net.cc alike).
 _SOCKETS: Final = 4 + 2
+# poll(2) refuses an array of more places than RLIMIT_NOFILE (fs/select.c, do_sys_poll), whatever is open.  The proxy's has
+# one for each rank that a node may have and its own listener (src/proxy.cc, ncclProxyService: pollfds), and its thread ends
+# there: "Poll failed: Invalid argument", and whoever connects waits for ever.  2.29.7 hung with 73, and ran with 74.
+_POLLED: Final = (((2, 25, 1), 74), ((2, 12, 7), 65))
 _RAS: Final = 3  # src/ras/ras.cc: a listener and a pipe, before the ring is there
 # NVIDIA/open-gpu-kernel-modules: what a client has is freed with its descriptor of nvidiactl (nv.c, nvidia_close), a space of
 # addresses with that of nvidia-uvm (uvm.c, uvm_release), and a GPU is shut down with the last of its node (nv_close_device).
@@ -47,6 +51,7 @@ class Least(NamedTuple):
     threads: int
     files: int
     what: str  # of threads, in words
+    polled: int = 0  # places that NCCL's proxy polls at once; 0: not known
 
 
 def hcas_opened(rdma: Rdma, net: Net, environ: Environ, libraries: Libraries) -> int:
@@ -72,6 +77,7 @@ def least(environ: Environ, version: Version | Unavailable, hcas: int, *, ranks:
     files = STREAMS + _OF_CUDA * cuda + _OF_A_DEVICE * hcas
     if ranks > 1:
         files += _SOCKETS + uds + (known is not None and known >= RING_FROM) + _RAS * ras
+    polled = next((places for since, places in _POLLED if ranks > 1 and known is not None and known >= since), 0)
     what = f"a rank has its main thread, NCCL's proxy{' and that of Unix sockets' if uds else ''}"
     what += f", and NCCL one for the events of each of {count(hcas, 'RDMA device')}" if hcas else ""
-    return Least(TASKS + uds + hcas, files, what)
+    return Least(TASKS + uds + hcas, files, what, polled)

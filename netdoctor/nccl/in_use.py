@@ -8,17 +8,15 @@ from typing import Final
 from netdoctor.causes import cost
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpu, Gpus
-from netdoctor.facts.gpu_users import GpuUsers
+from netdoctor.facts.gpu_users import MAX_NAMED, GpuUsers
 from netdoctor.facts.ranks import Ranks
 from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, missing
+from netdoctor.textsafe import listed
 
 USED: Final = "GPUs in use"
 MPS: Final = "CUDA_MPS_PIPE_DIRECTORY"
-WHOSE: Final = Fix("see whose it is: another job's, or left behind by one that ended", ("nvidia-smi", "fuser -v /dev/nvidia*"))
-STUCK: Final = Fix(
-    "no signal ends it: see where its threads stand; where they stay there, drain the node and reboot it",
-    ("cat /proc/PID/task/*/stack   # as root", "nvidia-smi"),
-)
+WHOSE: Final = "see whose it is: another job's, or left behind by one that ended"
+STUCK: Final = "no signal ends it: see where its threads stand; where they stay there, drain the node and reboot it"
 
 
 def judge(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Finding:
@@ -31,16 +29,40 @@ def judge(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Findin
     busy = [gpu for gpu in here if gpu.processes and not (gpu.pids and own.issuperset(gpu.pids))]
     served = [gpu for gpu in busy if users.servers.intersection(gpu.pids or ())]
     busy = [gpu for gpu in busy if gpu not in served]
+    theirs = [gpu for gpu in busy if users.strangers.intersection(gpu.pids or ())]
+    others = [gpu for gpu in busy if gpu not in theirs]
     if busy and (own or isinstance(ranks.seen, Unavailable)):
-        return _unknown(f"{busy[0].uuid} is in use by {users.of(busy[0])}: of this job, or of another")
+        said = [f"{_named(theirs, users)}, of another user"] * bool(theirs)
+        said += [f"{_named(others, users)}, of this job or of another"] * bool(others)
+        if theirs:
+            return Finding(Status.FAIL, "; ".join(said), USED, loss=cost.MIGHT, fix=_mend(theirs, users))
+        return _unknown("; ".join(said), how="; ".join(_look(busy, users)))
     if busy and environ.get(MPS) and not users.initial_pids:
         return _skip("an MPS server shares the GPUs")
     if busy:
-        dead = users.unkillable.issuperset(busy[0].pids or (0,))
-        text = f"{', '.join(str(gpu.uuid) for gpu in busy)}: in use by {users.of(busy[0])}"
-        return Finding(Status.FAIL, text, USED, loss=cost.MIGHT, fix=STUCK if dead else WHOSE)
+        return Finding(Status.FAIL, _named(busy, users), USED, loss=cost.MIGHT, fix=_mend(busy, users))
     shares = _skip("an MPS server shares the GPUs")
     return shares if served or environ.get(MPS) else _seen_free(gpus, users, here)
+
+
+def _named(busy: list[Gpu], users: GpuUsers) -> str:
+    """All of them, and who is on them."""
+    who = list(dict.fromkeys(users.of(gpu) for gpu in busy))
+    return f"{', '.join(gpu.place for gpu in busy)}: in use by {listed(who, 3, between='; ')}"
+
+
+def _mend(busy: list[Gpu], users: GpuUsers) -> Fix:
+    pids = sorted({pid for gpu in busy for pid in gpu.pids or ()})
+    if pids and users.unkillable.issuperset(pids):
+        stacks = " ".join(f"/proc/{pid}/task/*/stack" for pid in pids[:MAX_NAMED])
+        return Fix(STUCK, (f"grep . {stacks}   # as root", "nvidia-smi"))
+    return Fix(WHOSE, (*_look(busy, users), "fuser -v /dev/nvidia*"))
+
+
+def _look(busy: list[Gpu], users: GpuUsers) -> tuple[str, ...]:
+    """Where NVML's numbers are this PID namespace's, of the processes themselves."""
+    pids = sorted({pid for gpu in busy for pid in gpu.pids or ()}) if users.initial_pids else []
+    return (*([f"ps -o pid,user,lstart,args -p {','.join(map(str, pids))}"] if pids else []), "nvidia-smi")
 
 
 def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:
@@ -48,12 +70,12 @@ def _seen_free(gpus: Gpus, users: GpuUsers, here: list[Gpu]) -> Finding:
     pairs = gpus.of_the_job or ()
     if not pairs:
         return _skip("libcuda shows the job no GPU")
-    if strange := [seen.uuid for seen, gpu in pairs if gpu is None or isinstance(gpu.mig, Unavailable)]:
+    if strange := [gpu.place if gpu else seen.uuid for seen, gpu in pairs if gpu is None or isinstance(gpu.mig, Unavailable)]:
         return _unknown(f"NVML does not tell whose GPU {strange[0]} is: who uses it could not be read")
-    held = [gpu.uuid for gpu in here if gpu.unexplained]
+    held = [gpu.place for gpu in here if gpu.unexplained]
     if held:
         why = "no process explains it" if users.initial_pids else "this PID namespace does not show by whom"
-        return _unknown(f"memory of {', '.join(map(str, held))} is in use, and {why}", how="nvidia-smi; fuser -v /dev/nvidia*")
+        return _unknown(f"memory of {', '.join(held)} is in use, and {why}", how="nvidia-smi; fuser -v /dev/nvidia*")
     lost = [one for gpu in here if isinstance(one := gpu.processes, Unavailable)]
     if not users.initial_pids:  # of other PID namespaces NVML names no process: there memory alone tells
         blind = missing(*(gpu.memory_used for gpu in here if not isinstance(gpu.processes, Unavailable)))
@@ -75,10 +97,10 @@ def left_behind(gpus: Gpus, users: GpuUsers) -> Iterator[Finding]:
     dead = [gpu for gpu in every if users.unkillable.intersection(gpu.pids or ())]
     held = [gpu for gpu in every if gpu.unexplained and gpu.processes == 0 and users.initial_pids]
     if dead:
-        text = "; ".join(f"{gpu.uuid} is held by {users.of(gpu)}" for gpu in dead)
+        text = "; ".join(f"{gpu.place} is held by {users.of(gpu)}" for gpu in dead)
         yield _unknown(f"{text}: a fault where it stays so", how="nvidia-smi, again in a minute; drain the node then")
     if held:
-        text = f"memory of {', '.join(str(gpu.uuid) for gpu in held)} is in use, and no process explains it"
+        text = f"memory of {', '.join(gpu.place for gpu in held)} is in use, and no process explains it"
         yield _unknown(text, how="nvidia-smi; fuser -v /dev/nvidia*")
 
 

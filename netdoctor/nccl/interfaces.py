@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_interface
 from typing import Final
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.facts.environ import Environ
 from netdoctor.facts.nccl_version import Version
 from netdoctor.facts.net import Link, Net
-from netdoctor.model import Kind, Unavailable, missing
+from netdoctor.facts.vantage import Vantage
+from netdoctor.model import Finding, Fix, Kind, Status, Unavailable, missing
 from netdoctor.nccl import ifname
 from netdoctor.nccl.interface_names import INSIDE_NAMES, TUNNEL_NAMES
 
 # Linux drivers/net/usb: the host's end of a Redfish host interface (DMTF DSP0270), by which it talks to its own BMC.
 _BY_USB: Final = frozenset({"cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host"})
 INSIDE_KINDS: Final = ("tun", "wireguard", "vxlan", "geneve", "dummy")  # networks of containers, and tunnels
+
+
+def loopback_down(links: tuple[Link, ...], vantage: Vantage) -> Iterator[Finding]:
+    """Only what is wrong or open, of the job's own network namespace, of which each has one, down when it is made
+    (drivers/net/loopback.c).  By it goes all that is sent to any address of the node itself (net/ipv4/route.c,
+    ip_route_output_key_hash_rcu: RTN_LOCAL; net/ipv6/route.c): torchrun's store, and the sockets of ranks to each other."""
+    if not vantage.job_network:
+        return
+    own = [link for link in links if link.loopback]
+    if not own:
+        yield Finding(Status.UNKNOWN, "no loopback interface is seen, by which ranks of one node reach each other", "loopback")
+    elif not any(link.up for link in own):
+        yield Finding(
+            Status.FAIL,
+            f"{own[0].name} is down: nothing reaches an address of this node from here, and ranks wait for each other",
+            "loopback",
+            loss=STOPS,
+            why="torchrun's store, Gloo and NCCL connect the ranks of a node by it, whatever interface is named",
+            fix=Fix("set it up", (f"ip link set {own[0].name} up",), ("whoever makes the network namespace sets it up",)),
+        )
 
 
 def leading_out(net: Net) -> frozenset[str]:

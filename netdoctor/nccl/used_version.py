@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.libraries import Libraries
+from netdoctor.facts.libraries import Libraries, NcclLibrary
 from netdoctor.facts.library_search import GIVE_PYTHON, Linkage, Torch
+from netdoctor.facts.nccl_choice import brought
 from netdoctor.facts.nccl_version import Version, parse
 from netdoctor.facts.pci import Pci
-from netdoctor.facts.runs import WITH_RUN, Baseline
+from netdoctor.facts.runs import WITH_RUN, Baseline, Caller, Run
 from netdoctor.facts.vantage import FROM_JOB, Vantage
 from netdoctor.model import Finding, Kind, Status, Unavailable
 from netdoctor.nccl.hcas import no_accelerator
@@ -20,13 +21,24 @@ def used_nccl(libraries: Libraries, baseline: Baseline) -> Version | Unavailable
         return found
     python, torch = libraries.python, libraries.torch
     if isinstance(torch, Unavailable):
-        return torch
+        own = _of_no_torch(libraries)
+        return own.version if own is not None else torch
     if isinstance(libraries.nccl, Unavailable):
         return libraries.nccl
     if not python or python.ours:
         return Unavailable(Kind.NOT_READ, "the job's own Python is not known")
     used = libraries.at(torch.nccl_path) if isinstance(torch.nccl_path, str) else None
     return used.version if used else Unavailable(Kind.NOT_READ, "which NCCL the job uses is not known")
+
+
+def _of_no_torch(libraries: Libraries) -> NcclLibrary | None:
+    """The libnccl of a job that has no torch (JAX, nccl-tests), where its Python or its environment brings one; what the node
+    has besides may be anybody's."""
+    python, torch = libraries.python, libraries.torch
+    if not python or python.ours or not isinstance(torch, Unavailable) or torch.kind is not Kind.ABSENT:
+        return None
+    path = brought(libraries)
+    return libraries.at(path) if path else None
 
 
 def seen_loaded(finding: Finding, vantage: Vantage, baseline: Baseline) -> Finding:
@@ -58,14 +70,16 @@ def _unshown(baseline: Baseline) -> Unavailable | None:
     return Unavailable(Kind.NOT_READ, run.reason or f"the run is {run.state}")
 
 
-def job_torch(libraries: Libraries, pci: Pci, gpus: Gpus) -> Torch | Finding:
-    """The job's torch, or why there is no NCCL of its to judge."""
+def job_torch(libraries: Libraries, pci: Pci, gpus: Gpus, run: Run | None) -> Torch | NcclLibrary | Finding:
+    """The job's torch, the libnccl of a job without one, or why there is no NCCL of its to judge."""
     if no_accelerator(pci, gpus):
         text = "no accelerator: PCI was read and shows none, libcuda shows none; NCCL has nothing to do"
         return Finding(Status.SKIP, text)
     python, torch = libraries.python, libraries.torch
     if python and python.ours:
         return Finding(Status.UNKNOWN, "this is netdoctor's own torch, not the job's", how=GIVE_PYTHON)
+    if isinstance(torch, Unavailable) and (run is None or run.via is Caller.NCCL) and (own := _of_no_torch(libraries)):
+        return own
     if isinstance(torch, Unavailable):
         where = f" of {python.path} ({python.why})" if python else ""
         return Finding(Status.UNKNOWN, f"the job's torch{where} could not be read: {torch}", how=GIVE_PYTHON)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from netdoctor.facts.runs import WITH_RUN
 from netdoctor.facts.vantage import FROM_JOB
-from netdoctor.model import NODE, CheckResult, Finding, Status, count, plain
-from netdoctor.report.values import MOST_NAMES, WRONG, Row, rows, spoken
+from netdoctor.model import NODE, CheckResult, Finding, Fix, Status, count, plain
+from netdoctor.report import alike
+from netdoctor.report.values import WRONG, Row, bare, rows, spoken
 from netdoctor.textsafe import as_one, clean, listed
 
 _ORDER: Final = (Status.FAIL, Status.ERROR, Status.UNKNOWN)
@@ -20,6 +22,11 @@ _SAID: Final = 5  # reasons of checks that have one answer
 _LACKED: Final = {FROM_JOB: "the job's own view", WITH_RUN: "an all-reduce"}
 # Of findings that have one mend: what each may say otherwise.  Evidence and figures are told of a check alone.
 _OWN: Final = ("expected", "why", "cost", "mend", "", "to last", "note")
+# As `rows` has them.
+_IN_ORDER: Final = (
+    *("waived", "expected", "nodes", "evidence", "line", "also", "why", "measured", "cost", "mend", "", "to last"),
+    *("next", "find out", "note"),
+)
 _GROUNDS: Final = ("expected", "evidence", "why", "measured", "cost")
 # How an unknown says why: "WHAT could not be read: WHY".
 _READ: Final = "could not be (?:read|told|asked)|w(?:as|ere) not (?:asked|seen|tried|done in time)"
@@ -54,15 +61,15 @@ class Block(NamedTuple):
             return (by_area(self.checks),)
         by_reason: dict[str, list[Finding]] = {}
         for finding in self.findings:
-            by_reason.setdefault(_reason(finding) or finding.message, []).append(finding)
+            by_reason.setdefault(_reason(finding) or bare(finding), []).append(finding)
         several = len(self.checks) > 1
         said = tuple(
             (f"{', '.join(dict.fromkeys(clean(f.check) for f in some))}: " if several else "")
-            + (spoken(some[0]) if len(some) == 1 else clean(reason))
+            + (spoken(some[0]) if len(some) == 1 else _of(some) + clean(reason))
             for reason, some in by_reason.items()
         )
-        alike = {(f.cause, f.why, _NAMED.sub("", f.message.replace(f.subject, ""))) for f in self.findings}
-        apart = several or len(alike) > 1
+        kinds = {(f.cause, f.why, _NAMED.sub("", f.message.replace(f.subject, ""))) for f in self.findings}
+        apart = several or len(kinds) > 1
         return said if apart and 1 < len(said) <= _SAID else ()
 
     @property
@@ -81,21 +88,23 @@ class Block(NamedTuple):
         whole = any(f.subject == NODE for f in self.findings)
         subjects = [] if whole else list(dict.fromkeys(clean(f.subject) for f in self.findings))
         messages = list(dict.fromkeys(clean(f.message) for f in self.findings))
-        said = as_one(messages) or f"{messages[0]}; and {len(messages) - 1} alike"
+        kinds = list(dict.fromkeys(map(bare, self.findings)))
+        said = kinds[0] if len(kinds) == 1 < len(messages) else as_one(messages)
+        said = said or f"{kinds[0]}; and {len(kinds) - 1} alike"
         if len(messages) > 1 and (reason := self._reason):
             said = f"{listed(self._lost, _FEW)}: {reason}"
         if len(self.checks) > 1:
-            alike = "have one mend" if self.first.status is Status.FAIL else "could not tell"
-            every = f"{len(self.checks)} checks {alike}: {', '.join(self.checks)}"
+            common = "have one mend" if self.first.status is Status.FAIL else "could not tell"
+            every = f"{len(self.checks)} checks {common}: {', '.join(self.checks)}"
             return said if len(messages) == 1 else f"{every}: {self._reason}" if self._reason and not self.each else every
         if self.each:
-            said = f"{len(messages)} faults have one mend"
+            said = f"{len(self.each)} faults have one mend"
         counted = self.first.status is Status.FAIL and len(self.every) > 1
         many = f" ({len(self.findings)} of {len(self.every)}{self._others})" if counted else ""
         if len(subjects) == 1 and not many and said.startswith(subjects[0]):
             return said
         said = said.removeprefix(f"{subjects[0]}: ") if len(subjects) == 1 else said
-        return f"{listed(subjects, MOST_NAMES)}{many}: {said}" if subjects else said
+        return f"{alike.who(subjects)}{many}: {said}" if subjects else said
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -103,11 +112,11 @@ class Block(NamedTuple):
         names = ", ".join(self.checks)
         several = len(self.checks) > 1
         if self.lacks:
-            return (f"{names}: no {self.lacks}",)
+            return (f"{names}: they need {self.lacks}",)
         if self.each:
             return self.each if several else tuple(f"{names}: {line}" for line in self.each)
-        alike = len({f.message for f in self.findings}) == 1
-        said = self._reason or (clean(self.first.message) if alike else "") if several else self.text
+        one = len({f.message for f in self.findings}) == 1
+        said = self._reason or (clean(self.first.message) if one else "") if several else self.text
         return (f"{names}: {said}" if said else names,)
 
     @property
@@ -118,9 +127,16 @@ class Block(NamedTuple):
 
     @property
     def _others(self) -> str:
-        """What the check says of its other subjects: ``; 1 unknown, 2 pass``."""
+        """What the check says of its other subjects: ``; 1 more fail, 2 pass``."""
         words = [f.status.value for f in self.every if f not in self.findings]
-        return "; " + ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) if words else ""
+        found = sorted(dict.fromkeys(words), key=Status.FAIL.value.__ne__)
+        more = {Status.FAIL.value: "more fail"}
+        return "; " + ", ".join(f"{words.count(word)} {more.get(word, word)}" for word in found) if words else ""
+
+    @property
+    def fix(self) -> Fix | None:
+        """The mend of all of them."""
+        return alike.mend(self.findings) or self.first.fix
 
     @property
     def _reason(self) -> str:
@@ -146,14 +162,13 @@ def told(block: Block, *, whole: bool = True) -> list[Row]:
 
     Not `whole`, for a screen: of an unknown that is in nobody's way only what it says, and what to do.
     """
-    out = [row for row in rows(block.first) if row.label != "find out"] if len(block.checks) == 1 else []
+    findings = [replace(f, fix=block.fix) for f in block.findings] if alike.mend(block.findings) else list(block.findings)
+    out = [row for row in rows(findings[0]) if row.label != "find out"] if len(block.checks) == 1 else []
     if not whole and block.first.status is Status.UNKNOWN and not any(f.blocking for f in block.findings):
         out = [row for row in out if row.label not in _GROUNDS]
     if block.first.status is Status.FAIL:
-        more = dict.fromkeys(row for f in block.findings for row in rows(f) if row.label in _OWN and row not in out)
-        every = [*out, *more]
-        labels = list(dict.fromkeys([*(row.label for row in out), *_OWN]))
-        return sorted(every, key=lambda row: labels.index(row.label)) if more else out
+        more = dict.fromkeys(row for f in findings for row in rows(f) if row.label in _OWN and row not in out)
+        return sorted([*out, *more], key=lambda row: _IN_ORDER.index(row.label)) if more else out
     hows = () if block.lacks else block.hows
     return [*out, *(Row("" if number else "find out", (how,)) for number, how in enumerate(hows))]
 
@@ -201,9 +216,15 @@ def _alike(finding: Finding) -> str:
         own = finding.check if finding.how == WITH_RUN and finding.evidence else ""
         return repr((*status, finding.how, own))
     if finding.fix is not None and finding.status is Status.FAIL:
-        return repr((*status, plain(finding.fix)))
+        return repr((*status, alike.anyones(finding)))
     answer = (finding.fix or finding.how) and plain((finding.fix, finding.how, finding.why, finding.expected))
     return repr((*status, finding.check, finding.cause, answer or finding.message))
+
+
+def _of(findings: list[Finding]) -> str:
+    """Whose fault it is; of what could not be told the reason alone is said."""
+    fails = findings[0].status is Status.FAIL and not any(f.subject == NODE for f in findings)
+    return f"{alike.who(f.subject for f in findings)}: " if fails else ""
 
 
 def _lacked(finding: Finding) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from netdoctor.model import CheckResult, Finding, Health, Report, Status, count, size_text
 from netdoctor.policy import no_accelerator
-from netdoctor.report.blocks import by_area
+from netdoctor.report.blocks import by_area, wrong
 from netdoctor.report.values import WRONG, fails, points, runs, shown, spoken
 from netdoctor.textsafe import clean, listed
 
@@ -129,8 +129,9 @@ def first_step(report: Report) -> Step | None:
             same = (f for f in alike if f.fix and f.fix.commands and f.cause == worst.cause)
             finding = worst if worst.fix.commands else next(same, worst)
             assert finding.fix is not None
-            command = next((line for line in (*finding.fix.commands, *finding.fix.persistent) if line.strip()), "")
-            said = clean(finding.fix.summary)
+            fix = next((b.fix for b in wrong(report.checks) if b.fix and finding in b.findings), finding.fix)  # for all of them
+            command = next((line for line in (*fix.commands, *fix.persistent) if line.strip()), "")
+            said = clean(fix.summary)
             return Step(f"first: {said}", "" if clean(command) in said else clean(command), finding)
         if found := next((f for f in alike if f.how), None):
             return Step(f"first: {clean(found.how or '')}", of=found)

@@ -17,6 +17,7 @@ from netdoctor.report import blocks, fold
 from netdoctor.report.values import (
     MOST_NAMES,
     WRONG,
+    bare,
     excused,
     groups,
     headline,
@@ -186,7 +187,7 @@ def _summed(check: CheckResult, wrong: list[tuple[Finding, list[str]]]) -> str:
     if not wrong or len(check.findings) < 2:
         return headline(check)
     (finding, subjects), alike = wrong[0], [f for f in check.findings if f.status is check.status]
-    said = f": {clean(finding.message)}" if len(wrong) == 1 else ""
+    said = f": {bare(finding)}" if len(wrong) == 1 else ""
     who = subjects if said else list(dict.fromkeys(f.subject for f in alike))
     return f"{len(alike)} of {len(check.findings)}{rest(check)}: {listed([clean(one) for one in who], MOST_NAMES)}{said}"
 
@@ -196,7 +197,7 @@ def _expanded(finding: Finding, subjects: list[str], width: int | None) -> Itera
     if subjects:
         word = _WAIVED if finding.waived else _WORDS[finding.status]
         severity = f" [{finding.severity.value}]" if finding.severity and not finding.waived else ""
-        text = f"{listed([clean(s) for s in subjects], MOST_NAMES)}: {clean(finding.message)}"
+        text = f"{listed([clean(s) for s in subjects], MOST_NAMES)}: {bare(finding)}"
         yield from _wrapped(text, f"{_INDENT}- {word}{severity} ", f"{_INDENT}    ", width)
     for row in rows(finding):
         if row.commands:

@@ -139,7 +139,9 @@ def step(finding: Finding) -> str:
 
 
 def _pairs(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{str(key).replace('_', ' ')}: {shown(value)}" for key, value in values.items())
+    """Of what was found; that nothing was is no evidence."""
+    told = ((str(key).replace("_", " "), value) for key, value in values.items() if value not in ("", [], ()))
+    return tuple(f"{key}: {shown(value)}" for key, value in told)
 
 
 def _why(finding: Finding) -> str:
@@ -152,6 +154,11 @@ def spoken(finding: Finding) -> str:
     """What it says, with whom it is about."""
     subject, message = clean(finding.subject), clean(finding.message)
     return message if finding.subject == NODE or message.startswith(f"{subject}: ") else f"{subject}: {message}"
+
+
+def bare(finding: Finding) -> str:
+    """Its message without its subject."""
+    return clean(finding.message.removeprefix(f"{finding.subject}: "))
 
 
 def excused(check: CheckResult) -> bool:
@@ -217,7 +224,7 @@ def headline(check: CheckResult) -> str:
         return "the check said nothing"
     # A fail that nothing excuses before one that is waived.
     first = min(worst, key=lambda f: (bool(f.waived), -(f.severity.rank if f.severity else 0)))
-    text = first.message if first.subject == NODE else f"{first.subject}: {first.message}"
+    text = spoken(first)
     if len(check.findings) > 1:
         text = f"{len(worst)} of {len(check.findings)}{rest(check)}: {text}"
     return clean(text)

@@ -8,7 +8,7 @@ import pytest
 
 from netdoctor.allreduce import plan
 from netdoctor.facts.intent import Intent
-from netdoctor.facts.runs import NcclFacts, TorchFacts
+from netdoctor.facts.runs import NcclFacts, Obstacle, TorchFacts
 from netdoctor.model import Unavailable
 from tests.support.facts import environ, expected, gpu, gpus, hca, intent, pci, port, rdma
 
@@ -113,6 +113,15 @@ def test_busy(changes: dict[str, Any], text: str | None) -> None:
     reason = plan.busy(have, plan.first_experiment(CUDA, intent()))
     assert (reason is None) is (text is None)
     assert text is None or text in str(reason)
+
+
+def test_all_busy_gpus_are_named() -> None:
+    some = (gpu(0, utilization=50), *(gpu(i) for i in range(1, 6)), *(gpu(i, processes=1) for i in (6, 7)))
+    reason = plan.busy(facts(Gpus=gpus(all=some)), plan.first_experiment(CUDA, intent()))
+    assert str(reason) == "GPU 0 is in use: 50 % busy; GPU 6 is in use by 1 process; GPU 7 is in use by 1 process"
+    unread = gpus(all=(gpu(0, memory_used=Unavailable("denied")), gpu(1, processes=1)))
+    reason = plan.busy(facts(Gpus=unread), plan.first_experiment(torch(device_count=2), intent()))
+    assert reason is not None and reason.obstacle is Obstacle.GPU_BUSY
 
 
 def test_gpus_that_are_not_known_are_left_alone() -> None:

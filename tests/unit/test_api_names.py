@@ -20,6 +20,7 @@ parse_hcas parse_version path_limit rails rdma_handles reaching seen_loaded shm_
 usable used_nccl version_text without_p2p Path Reach
 neighbours partition record slurm_cpus one_subnet gloo_rate FlatRails
 Tasks shm_connections SHM_REFUSED ShmProof Errors NetErrors SysctlFiles
+LimitsMet
 GIVE_PYTHON OBSTACLES WITH_RUN LOOK_AT_LOG WHOLE_LOG
 devices in_use locked_memory path_mtu traffic_class Counted Diagnosed Outcome footprint open_errors
 """

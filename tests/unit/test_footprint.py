@@ -37,6 +37,23 @@ def test_least(version: object, hcas: int, ranks: int, ras: object, threads: int
 
 
 @pytest.mark.parametrize(
+    ("version", "ranks", "polled"),
+    [
+        ((2, 11, 4), 2, 0),  # its proxy has no service
+        ((2, 12, 7), 2, 65),
+        ((2, 24, 3), 2, 65),
+        ((2, 25, 1), 2, 74),
+        ((2, 29, 7), 8, 74),
+        ((2, 29, 7), 1, 0),
+        ((2, 29, 7), 0, 0),
+        (LOST, 8, 0),
+    ],
+)
+def test_the_places_that_the_proxy_polls_at_once(version: object, ranks: int, polled: int) -> None:
+    assert footprint.least(f.environ(), version, 0, ranks=ranks, cuda=True).polled == polled  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("variables", "count"),
     [
         ({}, 8),

@@ -12,7 +12,7 @@ import pytest
 
 from netdoctor.facts import cpu, gpu, kernel, pci
 from netdoctor.host.base import Answer, ReplayHost
-from netdoctor.host.helpers.nvml import why
+from netdoctor.host.helpers.nvml import answer as ask_nvml, why
 from netdoctor.model import Kind, Unavailable, missing
 from tests.unit.test_hardware_probes import answers, healthy, root
 
@@ -226,3 +226,18 @@ def test_a_gpu_that_nobody_may_use_is_gone(code: int) -> None:
     """NVML gives no handle of it: what PCI alone shows of it is a fault."""
     told = why(pynvml, pynvml.NVMLError(code))
     assert (told["unavailable"], told["code"]) == ("absent", code)
+
+
+def test_why_nvml_did_not_start_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of its errors it was says whose fault that is."""
+
+    def refuses() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", refuses)
+    told = ask_nvml({})
+    assert isinstance(told, dict)
+    found = the_gpus(nvml=told, cuda=CUDA)
+    assert found.nvml_refused == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    assert isinstance(found.all, Unavailable) and found.all == found.driver and "mismatch" in found.all.detail
+    assert the_gpus(nvml=NVML, cuda=CUDA).nvml_refused is None

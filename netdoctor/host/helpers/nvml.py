@@ -3,7 +3,7 @@
 Answer: {"driver", "cuda", "devices": [{"index", "uuid", "name", "pci", "memory_total", "memory_used", "utilization",
 "processes", "pids", "graphics", "nvlinks", "mig", "mig_waits", "mig_uuids", "capability", "health", "fabric"}], "p2p":
 [[INDEX, INDEX, read, write, nvlink]], "confidential": {"on", "ready"}}; every field may be {"unavailable", "detail"},
-and so may each of "health" and "fabric".
+and so may each of "health" and "fabric".  Where NVML does not start each field says so, with nvmlReturn_t as "code".
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def answer(parameters: dict[str, str]) -> object:
     try:
         n.nvmlInit()
     except n.NVMLError as error:
-        return why(n, error)
+        lost = why(n, error)
+        return dict.fromkeys(("driver", "cuda", "devices", "p2p", "confidential"), lost)
     count = field(n, n.nvmlDeviceGetCount)
     return {
         "driver": field(n, n.nvmlSystemGetDriverVersion),

@@ -113,6 +113,7 @@ KINDS: Final[dict[EventKind, Kind]] = {
     "order_differs": Kind(_E),
     "sizes_differ": Kind(_E),
     "descriptors": Kind(_N, _W),
+    "polled": Kind(_N, _W),
     "threads": Kind(_N, _W, "a process could start no further thread", trouble=True),
     "async_event": Kind(_N, trouble=True),
     "modify_qp": Kind(_N, trouble=True),

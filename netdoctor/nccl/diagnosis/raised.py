@@ -54,7 +54,7 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
         # A script's earlier step, which failed each time, and a later one that found nothing of it.
         first, again = again, None
     last = _outermost(raised, first)
-    first, inner = (last, first) if "instead" in last.data and _words(last) > _words(first) else (first, None)
+    first, inner = (last, first) if "instead" in last.data and len(last.text) > len(first.text) else (first, None)
     said, fault, cause, fix = first.text[:400], Fault.EXCEPTION, "rank_died", _mend(first, last)
     if Wording.NOT_COMPILED.within(first.text):
         cause, fix = "cuda_driver_mismatch", NEWER
@@ -285,11 +285,6 @@ def _watched(log: LogFacts, own: Sequence[Event], first: Event) -> tuple[Event, 
     said = (e for e in reversed(own) if before(e, first) and first.line - e.last <= _WATCH and not overcome(log, e))
     told = next((e for e in said if not Wording.WATCHES.within(e.text)), None) if watches else None
     return (first, None) if told is None else (told, first)
-
-
-def _words(e: Event) -> int:
-    """How much an exception says: of two, a handler's own may say what the other is about."""
-    return len(e.text.partition(": ")[2])
 
 
 def _others(raised: Sequence[Event], told: Sequence[Event]) -> list[Event]:

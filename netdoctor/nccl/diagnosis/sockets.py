@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from netdoctor.model import Fix, record
@@ -106,6 +107,15 @@ def bind(log: LogFacts) -> Iterator[Hypothesis]:
             yield Hypothesis("bootstrap_ports", Confidence.OPEN, text, (e,), _PORTS)
 
 
+_DESCRIPTORS: Final = Hypothesis(
+    "bootstrap_ports",
+    Confidence.STRONG,
+    "the process ran out of file descriptors: every connection is one",
+    fault=Fault.EXHAUSTED,
+    fix=Fix("lift the limit of open files", ("ulimit -n 1048576",), ("LimitNOFILE=1048576 in the unit that starts the job",)),
+    how="netdoctor preflight --only process.limits",
+    why="ranks that cannot open a further connection fail, or the others wait for them",
+)
 _LIMITS: Final = (
     means(
         "mpi_peer",
@@ -134,19 +144,16 @@ _LIMITS: Final = (
         first=True,
     ),
     means(
-        "descriptors",
-        Hypothesis(
-            "bootstrap_ports",
-            Confidence.STRONG,
-            "the process ran out of file descriptors: every connection is one",
-            fault=Fault.EXHAUSTED,
-            fix=Fix(
-                "lift the limit of open files", ("ulimit -n 1048576",), ("LimitNOFILE=1048576 in the unit that starts the job",)
-            ),
+        "polled",
+        replace(
+            _DESCRIPTORS,
+            confidence=Confidence.STRONG_PLUS,
+            message="NCCL's proxy ended: the limit of open files is below the 74 places (65 before 2.25) that it polls at once",
+            why="whoever connects to that proxy waits for ever: the job hangs or fails at its first collective",
         ),
         info=False,
-        first=True,
     ),
+    means("descriptors", _DESCRIPTORS, info=False, first=True),
 )
 
 

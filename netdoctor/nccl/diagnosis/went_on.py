@@ -138,7 +138,10 @@ def _others_work(log: LogFacts, e: Event) -> bool:
 
 def _up_again(log: LogFacts, e: Event) -> bool:
     """Whether a communicator was set up after it.  All of its ranks take part in that; where the log shows which these are, a
-    rank that is none of them has ended: others were still at theirs."""
+    rank that is none of them has ended: others were still at theirs.  A rank without its proxy's thread comes up all the same:
+    nobody connects to it before the first collective."""
+    if e.kind == "polled":
+        return False
     of_its_rank = log.up_of.get((e.file, -1 if e.rank is None else e.rank)) if kind(e.kind).ends_process else None
     return min(log.up_at.get(e.file, 0), sys.maxsize if of_its_rank is None else of_its_rank) > e.last
 

@@ -16,7 +16,7 @@ _Connect = Literal[
     "mpi_peer",
     "no_way",
 ]
-_Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "threads"]
+_Memory = Literal["shm_full", "shm_error", "oom", "memlock", "mkey", "descriptors", "polled", "threads"]
 _Verbs = Literal[
     "completion",
     "async_event",

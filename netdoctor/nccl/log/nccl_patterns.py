@@ -58,11 +58,9 @@ PATTERNS: Final = (
         r"(?:Call to (?P<call>bind|listen) failed|bind failed) ?: ?(?P<errno>[A-Za-z][A-Za-z ]+)",
         "errno",
     ),
-    row(
-        "descriptors",
-        "too many open files|poll failed",
-        r"too many open files|Poll failed(?: with error 22|: Invalid argument)",  # EINVAL: more descriptors than RLIMIT_NOFILE, poll(2)
-    ),
+    # EINVAL: more places than RLIMIT_NOFILE, poll(2); the proxy's thread ends with it
+    row("polled", "poll failed", r"Poll failed(?: with error 22|: Invalid argument)"),
+    row("descriptors", "too many open files", r"too many open files"),
     row(
         "threads",
         "pthread_create|thread creation|start new thread|resource temporarily unavailable",

@@ -9,7 +9,7 @@ parameters, so a test names only what it changes::
 from __future__ import annotations
 
 from netdoctor.cluster.observations import Cluster
-from netdoctor.facts.cgroups import Cgroups
+from netdoctor.facts.cgroups import Cgroups, LimitsMet
 from netdoctor.facts.cpu import Cpu
 from netdoctor.facts.device_names import DeviceNames
 from netdoctor.facts.environ import Environ
@@ -52,6 +52,7 @@ def machine(changes: Facts | None = None) -> dict[type, object]:
         Platform: Platform("NVIDIA", "DGXH100", "DGXH100"),
         Cgroups: Cgroups((), (), (), hidden=False),
         Tasks: Tasks(400),
+        LimitsMet: LimitsMet(None, None),
         Cpu: cpu(),
         Interrupts: interrupts(),
         Pci: pci(),

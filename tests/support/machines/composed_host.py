@@ -50,6 +50,7 @@ SYSCTLS = {
     "kernel/numa_balancing": "0",
     "kernel/pid_max": "4194304",
     "kernel/threads-max": "16509500",
+    "fs/file-nr": "9216\t0\t9223372036854775807",
 }
 
 
@@ -155,6 +156,7 @@ class ComposedHost:
         if question in self.answers:
             return self.answers[question]
         kind, _, rest = question.partition(":")
+        kind = kind.replace("again", "file")
         if kind in ("file", "dir", "link", "stat", "statvfs", "room", "open"):
             return self._path(kind, rest)
         if kind == "ask":

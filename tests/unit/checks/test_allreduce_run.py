@@ -16,6 +16,7 @@ from netdoctor.facts.pci import Pci
 from netdoctor.facts.runs import WITH_RUN, AllReduce, Baseline, Caller, CommonRun, Obstacle, PathRun, Run, State, TorchFacts
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Kind, Status, Unavailable
+from netdoctor.nccl.log.parser import parse_text
 from tests.support.facts import (
     NO_GPU,
     baseline,
@@ -354,4 +355,31 @@ def test_whose_limit_a_rank_came_to(error: str, logged: str, jobs: bool, status:
     }
     found = only(judge(allreduce_run, facts))
     assert found.status is status and words in found.message, found
-    assert status is not Status.FAIL or found.cause == "bootstrap_ports"
+    assert status is not Status.FAIL or found.cause == ("process_limits" if jobs else "bootstrap_ports")
+
+
+POLLED = "n:7:9 [1] proxy.cc:1666 NCCL WARN [Proxy Service] Poll failed: Invalid argument\n"
+REFUSED = "n:7:9 [0] NCCL WARN socketPollConnect: connect to 10.0.0.7<40001> returned Connection refused, exceeded retries\n"
+
+
+@pytest.mark.parametrize(("jobs", "status"), [(True, Status.FAIL), (False, Status.UNKNOWN)])
+@pytest.mark.parametrize("blamed", [(), (1,)])
+@pytest.mark.parametrize("state", ["failed", "hung"])
+def test_a_proxy_that_polls_more_than_it_may_open(jobs: bool, status: Status, blamed: tuple[int, ...], state: str) -> None:
+    given = run(state=state, verified=None, blamed=blamed, ranks=(rank(0), rank(1)), log=parse_text(POLLED))
+    facts = machine() | {Baseline: baseline(given)}
+    facts |= {
+        Kernel: replace(facts[Kernel], limits={**facts[Kernel].limits, "nofile": 64}),
+        Vantage: replace(facts[Vantage], job_user=jobs),
+    }
+    found = only(judge(allreduce_run, facts))
+    assert (found.status, found.cause) == (status, "process_limits" if jobs else None), found
+    assert not jobs or found.message.endswith("came to the job's limit of open files, 64")
+
+
+def test_who_cannot_reach_a_rank_without_threads_is_its_victim() -> None:
+    for output, status in ((f"  what():  {THREADS[14:]}\n", Status.UNKNOWN), ("", Status.FAIL)):
+        ranks = (rank(0), rank(1, exit=-6))
+        given = run(state="failed", verified=None, blamed=(1,), ranks=ranks, log=parse_text(REFUSED), output=output)
+        found = only(judge(allreduce_run, machine() | {Baseline: baseline(given)}))
+        assert (found.status, found.cause) == (status, None if output else "firewall_connect"), found

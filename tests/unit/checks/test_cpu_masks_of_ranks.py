@@ -97,3 +97,10 @@ def test_other_ranks_look_at_themselves_alone() -> None:
 def test_without_a_run_nobody_saw_what_torch_does_to_the_mask() -> None:
     found = judged(seen(*(block(n) for n in range(8))), baseline=LOST)
     assert {found[f"GPU{n}"].status for n in range(8)} == {UNKNOWN}
+
+
+def test_a_reason_that_ranks_share_is_said_once() -> None:
+    lost = judged(Ranks((*(seen(block(0)).seen or ()), *(SeenRank(100 + n, n, "0", True, LOST) for n in range(1, 8)))))
+    assert lost["other ranks"].message == "CPU masks of this node's other ranks: ranks 1, 2, 3, 4, 5, 6, 7: denied"
+    without = judged(Ranks(tuple(SeenRank(100 + n, n, "0,1", True, block(n)) for n in range(8))))
+    assert "ranks 2, 3, 4, 5, 6, 7: no GPU is left for it" in without["other ranks"].message

@@ -87,6 +87,41 @@ def of_ranks(*masks: str | None, nccl: str = "2.29.7", driver: str | Unavailable
     return found
 
 
+def whole(masks: list[str | None], name: str = "torchrun", gpus: int = 8, *, own: bool = True) -> Finding:
+    """What is said of ranks with these masks on a node of eight GPUs of which NVML shows so many.  `own`: this process has
+    the first one's."""
+    here = {"CUDA_VISIBLE_DEVICES": str(masks[0])} if own and masks[0] is not None else {}
+    facts = {
+        Ranks: Ranks(tuple(SeenRank(100 + n, n, mask, same=True) for n, mask in enumerate(masks))),
+        Environ: f.environ(here, Launcher(name, 0, len(masks), 0, len(masks))),
+        Gpus: f.gpus(gpus),
+        Baseline: Unavailable("refused", "--no-allreduce"),
+    }
+    (found,) = (one for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "ranks")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "command"),
+    [
+        (whole(["0"] * 8), "by CUDA_VISIBLE_DEVICES and their numbers", "unset CUDA_VISIBLE_DEVICES"),
+        (whole(["0,1,2,3"] * 8), "CUDA_VISIBLE_DEVICES leaves no GPU for ranks 4, 5, 6, 7", "unset CUDA_VISIBLE_DEVICES"),
+        (whole(["0"] * 8, own=False), "by CUDA_VISIBLE_DEVICES", "torch.cuda.set_device("),  # a wrapper sets it
+        (whole(["0"] * 8, "slurm"), "by CUDA_VISIBLE_DEVICES", "srun --gpus-per-task=1"),
+        (whole([None] * 8, gpus=7), "no GPU for rank 7 of this node: NVML shows 7 GPUs for 8 ranks; PCI shows", "dmesg"),
+        (whole(["0,1,2,3,4,5,6,7"] * 8, gpus=7), "CUDA_VISIBLE_DEVICES leaves no GPU for rank 7 here; PCI shows", "dmesg"),
+        (whole(["0,1"] * 3, gpus=7), "CUDA_VISIBLE_DEVICES leaves no GPU for rank 2", "unset CUDA_VISIBLE_DEVICES"),
+        (whole([None] * 10), "there is no GPU for ranks 8, 9 of this node", "torchrun --nproc-per-node=8"),
+        (whole([None] * 9, "slurm"), "there is no GPU for rank 8", "srun --ntasks-per-node=8"),
+    ],
+)
+def test_who_has_no_gpu_of_its_own_is_told_by_what_is_so(found: Finding, words: str, command: str) -> None:
+    """A mask that stands in the way, fewer GPUs than ranks, or one that is lost: each has its own mend."""
+    assert found.status is Status.FAIL
+    assert words in found.message and ("CUDA_VISIBLE_DEVICES" in found.message) is ("CUDA" in words)
+    assert found.fix is not None and found.fix.commands[0].startswith(command)
+
+
 BOTH: dict[str, Any] = {"visible": (f.visible(0, uuid="MIG-a"), f.visible(1, uuid="MIG-b"))}
 TOLD: dict[str, Any] = {"variables": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}}
 
@@ -97,7 +132,7 @@ TOLD: dict[str, Any] = {"variables": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}}
         (["MIG-a", "MIG-c"], {}, Status.PASS, "each with a GPU of its own"),
         (["MIG-a,MIG-c"] * 2, {}, Status.PASS, "each with a GPU of its own"),
         (["MIG-a,MIG-c"] * 2, {"driver": OLD}, Status.FAIL, "ranks 0, 1 of this node take one GPU (MIG-a)"),
-        (["MIG-a", "MIG-b"], {}, Status.FAIL, f"ranks 0, 1 of this node take instances of one GPU ({UUIDS[0]})"),
+        (["MIG-a", "MIG-b"], {}, Status.FAIL, "ranks 0, 1 of this node take instances of one GPU (0000:1b:00.0)"),
         (["MIG-a", "MIG-b"], {"nccl": "2.30.2"}, Status.FAIL, "instances of one GPU"),
         (["MIG-a", "MIG-b"], {"nccl": "2.30.3"}, Status.UNKNOWN, "whether NCCL takes them is not known"),
         (["MIG-a", "MIG-b"], {"nccl": "2.30.3", **TOLD}, Status.SKIP, "lets them"),
@@ -181,14 +216,17 @@ def test_a_desktop_draws_on_it() -> None:
         pytest.param({}, {}, "", id="free"),
         pytest.param(BOB, {}, "", id="another job's"),
         pytest.param(
-            BOB, {"unkillable": frozenset({9})}, "GPU-0 is held by somebody: a fault where it stays so", id="a dead one's"
+            BOB,
+            {"unkillable": frozenset({9})},
+            "0000:1b:00.0 is held by somebody: a fault where",
+            id="a dead one's",
         ),
         pytest.param(BOB, {"unkillable": frozenset({8})}, "", id="a dead one on no GPU"),
-        pytest.param({"memory_used": 70 << 30}, {}, "memory of GPU-0 is in use, and no process", id="nobody's memory"),
+        pytest.param({"memory_used": 70 << 30}, {}, "memory of 0000:1b:00.0 is in use, and no process", id="nobody's memory"),
         pytest.param({"memory_used": 70 << 30, **BOB}, {}, "", id="a process explains it"),
         pytest.param({"memory_used": 1 << 30, "graphics": 900 << 20}, {}, "", id="a desktop explains it"),
         pytest.param(
-            {"memory_used": 70 << 30, "graphics": 900 << 20}, {}, "memory of GPU-0", id="a desktop explains a part of it"
+            {"memory_used": 70 << 30, "graphics": 900 << 20}, {}, "memory of 0000:1b:00.0", id="a desktop explains a part of it"
         ),
         pytest.param({"memory_used": 70 << 30, "processes": LOST}, {}, "", id="whether one does was not read"),
         pytest.param({"memory_used": 70 << 30}, {"initial_pids": False}, "", id="other containers are not seen"),
@@ -288,3 +326,34 @@ def test_a_mig_mode_that_is_not_known_skips_nothing(variables: dict[str, str], m
     found = {one.subject: one for one in f.judge(gpu_mapping, f.machine(facts))}["GPUs that were given"]
     assert found.status is status
     assert ("in MIG mode are" in found.message) is (mig is True)
+
+
+@pytest.mark.parametrize(
+    ("strangers", "status", "words"),
+    [
+        ((), Status.UNKNOWN, "0000:1b:00.0, 0000:43:00.0: in use by bob's; eve's, of this job or of another"),
+        ((9,), Status.FAIL, "0000:1b:00.0: in use by bob's, of another user; 0000:43:00.0: in use by eve's, of this job"),
+        ((9, 8), Status.FAIL, "0000:1b:00.0, 0000:43:00.0: in use by bob's; eve's, of another user"),
+    ],
+)
+def test_a_process_of_another_user_is_no_rank(strangers: tuple[int, ...], status: Status, words: str) -> None:
+    """Every busy GPU is named, and how to see who is there."""
+    busy = {0: (9,), 1: (8,)}
+    facts = {
+        Gpus: f.gpus(3, all=tuple(f.gpu(n, processes=len(busy.get(n, ())), pids=busy.get(n, ())) for n in range(3))),
+        GpuUsers: GpuUsers({9: "bob's", 8: "eve's"}, initial_pids=True, strangers=frozenset(strangers)),
+        Ranks: Ranks((SeenRank(100, 0, None, same=True),)),
+    }
+    (found,) = (one for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "GPUs in use")
+    assert (found.status, found.message[: len(words)]) == (status, words)
+    assert "ps -o pid,user,lstart,args -p " in (str(found.fix) if found.fix else str(found.how))
+
+
+@pytest.mark.parametrize(
+    ("euid", "uid", "stranger"), [(1000, 1007, True), (1000, 1000, False), (1000, 0, False), (0, 1007, False)]
+)
+def test_who_is_another_user(euid: int, uid: int, *, stranger: bool) -> None:
+    answers: Any = {"processes": {"4711": {"name": "python", "user": "bob", "uid": uid}}}
+    host = ReplayHost({question("psutil", pids="4711"): answers})
+    found = probe(host, f.gpus(1, all=(f.gpu(0, pids=(4711,)),)), f.vantage(euid=euid))
+    assert isinstance(found, GpuUsers) and (4711 in found.strangers) is stranger

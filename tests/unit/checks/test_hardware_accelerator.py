@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from netdoctor.causes import cost
 from netdoctor.checks.hardware_accelerator import accelerator
 from netdoctor.facts import layers
 from netdoctor.facts.environ import Environ
@@ -42,6 +43,10 @@ def together(here: int | None, asked: int = 8) -> Changes:
 def given_away(driver: str) -> Pci:
     return f.pci(devices=(*(f.gpu_device(i) for i in range(7)), f.gpu_device(7, driver=driver)))
 
+
+NO_RUN = Unavailable("refused", "--no-allreduce")
+STILL: Changes = {Baseline: NO_RUN}
+UNBOUND: Changes = {**STILL, Pci: f.pci(devices=tuple(f.gpu_device(i, driver="") for i in range(8)))}
 
 CASES: dict[str, tuple[Changes, str, Status]] = {
     "eight everywhere": ({}, GPUS, Status.PASS),
@@ -114,6 +119,34 @@ CASES: dict[str, tuple[Changes, str, Status]] = {
         JOB,
         Status.UNKNOWN,
     ),
+    "NVML of another driver": ({**STILL, Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=18)}, GPUS, Status.FAIL),
+    "NVML of another driver, seen from the node": (
+        {**STILL, Vantage: NOT_THE_JOB, Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=18)},
+        GPUS,
+        Status.FAIL,
+    ),
+    "NVML of another driver in a job's container": (
+        {**STILL, Vantage: f.pod(), Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=18)},
+        GPUS,
+        Status.FAIL,
+    ),
+    "NVML of another driver in a container that is not the job's": (
+        {**STILL, Vantage: replace(f.pod(), job_environment=False), Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=18)},
+        GPUS,
+        Status.UNKNOWN,
+    ),
+    "NVML of another driver, and no GPU for it": (
+        {Pci: given_away("vfio-pci"), Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=9)},
+        GPUS,
+        Status.UNKNOWN,
+    ),
+    "no driver is loaded": ({**UNBOUND, Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=9)}, GPUS, Status.FAIL),
+    "no device file of the driver": ({**STILL, Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=9)}, GPUS, Status.UNKNOWN),
+    "no driver is seen in a container": (
+        {**UNBOUND, Vantage: f.pod(), Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=9)},
+        GPUS,
+        Status.UNKNOWN,
+    ),
     "libcuda waits for the fabric": ({Gpus: f.gpus(visible=LOST, refused=802)}, JOB, Status.UNKNOWN),
     "libcuda shows the job none": ({Gpus: f.gpus(visible=())}, JOB, Status.UNKNOWN),
     "a container without GPUs": ({Vantage: f.pod(), Gpus: f.gpus(0)}, GPUS, Status.UNKNOWN),
@@ -149,7 +182,6 @@ ONE_PARTED = f.gpus(
     visible=tuple(replace(f.visible(7), ordinal=n, uuid=name) for n, name in enumerate(MIG)),
 )
 FOUR = f.gpus(visible=tuple(f.visible(n) for n in range(4)))
-NO_RUN = Unavailable("refused", "--no-allreduce")
 RANK = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_STEP_TASKS_PER_NODE": "8", "SLURM_STEP_ID": "0"}
 NO = Unavailable("denied")
 DENIED = f.gpus(4, all=(*(f.gpu(n) for n in range(4)), *(f.gpu(n, uuid=NO, pci=NO) for n in range(4, 8))))
@@ -297,3 +329,17 @@ def test_no_mend_unsets_a_mask_that_is_not_set(hidden: Gpu, words: str, mend: st
     found = judged({Gpus: gpus, Intent: f.job(ranks_per_node=8), Expected: f.expected(transport="IB")})[JOB]
     assert found.status is Status.FAIL and words in found.message
     assert found.fix is not None and mend in found.fix.summary and "unset CUDA_VISIBLE_DEVICES" not in found.fix.commands
+
+
+def test_what_nvml_says_of_the_driver_has_the_nodes_mend() -> None:
+    """With what libcuda says of the same it is one block; a container may have libraries that are not the node's."""
+    both = {
+        **STILL,
+        Gpus: f.gpus(visible=LOST, all=LOST, refused=803, nvml_refused=18, libcuda="/usr/lib64/libcuda.so.550.90.07"),
+    }
+    here, there = judged(both), judged({**both, Vantage: f.pod()})
+    for found, words in ((here, "restart it"), (there, "start the container again")):
+        assert found[GPUS].fix == found[JOB].fix and words in str(found[GPUS].fix)
+        assert found[GPUS].loss == cost.STOPS
+    compat = judged({**STILL, Gpus: f.gpus(visible=LOST, refused=803, libcuda="/usr/local/cuda/compat/libcuda.so.1")})
+    assert "take cuda-compat off" in str(compat[JOB].fix)

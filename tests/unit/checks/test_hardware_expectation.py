@@ -234,3 +234,15 @@ def test_a_device_of_which_all_bits_are_ones_has_no_link(speed: str) -> None:
 def test_what_holds_is_said_of_those_that_were_stated(expected: dict[str, object], said: str) -> None:
     (one,) = f.judge(SITE, f.machine({Expected: f.expected(**expected)}))
     assert (one.status, one.message) == (PASS, said)
+
+
+@pytest.mark.parametrize(("short", "said"), [((3,), False), ((2, 3), True), (range(8), True)])
+def test_links_that_several_gpus_lost_at_once_lead_to_one_thing(short: Iterable[int], said: bool) -> None:
+    """An NVSwitch that is down takes links of all of them."""
+    short = set(short)
+    nvml = f.gpus(all=tuple(f.gpu(n, nvlinks=(n not in short,) * 4 + (True,) * 14) for n in range(8)))
+    found = [one for one in f.judge(GPUS, f.machine({Gpus: nvml})) if one.status is FAIL]
+    assert len(found) == len(short)
+    for one in found:
+        assert ("the NVSwitch or bridge that they share" in (one.why or "")) is said
+        assert one.fix is not None and ("NVSwitches" in str(one.fix.commands)) is said

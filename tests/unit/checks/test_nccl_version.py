@@ -263,3 +263,24 @@ def test_what_leads_to_an_older_library_is_left_out(variables: dict[str, str], t
     old = {Libraries: f.libraries(nccl=(f.library(), OLD)), Baseline: mapped(SYSTEM, version="2.21.5")}
     fix = loaded({**old, Environ: f.environ(variables)}).fix
     assert fix is not None and fix.tries == tries
+
+
+@pytest.mark.parametrize(
+    ("libraries", "baseline", "words"),
+    [
+        ({}, LOST, "nvidia/nccl/lib/libnccl.so.2; no run showed it: not recorded"),
+        (
+            {},
+            Baseline(f.run(state=State.FAILED, via=Caller.NCCL, ranks=(), mapped=(), reason="x"), False),
+            "no run showed it: x",
+        ),
+        ({"nccl": (f.library(), OLD)}, LOST, "what it loads NCCL by decides which"),
+        ({"nccl": (f.library(version=LOST),)}, LOST, "could not be read: not recorded"),
+        ({"nccl": (OLD,)}, LOST, "no torch in /opt/venv"),  # the node's own may be anybody's
+        ({"python": JobPython("/opt/netdoctor/.venv/bin/python", "VIRTUAL_ENV", True)}, LOST, "netdoctor's own"),
+    ],
+)
+def test_a_job_without_torch_has_what_its_python_brings(libraries: dict[str, Any], baseline: Any, words: str) -> None:
+    absent = Unavailable("absent", "no torch in /opt/venv")
+    found = loaded({Libraries: f.libraries(**{"torch": absent, **libraries}), Baseline: baseline})
+    assert found.status is Status.UNKNOWN and words in found.message, found

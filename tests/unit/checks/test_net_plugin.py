@@ -266,3 +266,10 @@ def test_what_carries_the_data_beside_a_plugin(environ: dict[str, str], plugin: 
     have = f.libraries(plugins=(f.plugin(**plugin),))
     carrier = transport.data_by_sockets(f.rdma(), job, have, runs, f.net(), Intent(nodes=2))
     assert says in carrier.why and carrier.sockets is (None if says.startswith("a network") else True)
+
+
+@pytest.mark.parametrize(("nccl", "asked"), [((f.library(),), False), ((), True)])
+def test_a_job_without_torch_may_bring_its_nccl(nccl: Any, asked: bool) -> None:
+    have = f.libraries(torch=Unavailable("absent"), nccl=nccl)
+    (found,) = judged({Libraries: have, Baseline: f.baseline(nccl_ran=False)}).values()
+    assert found.status is (Status.UNKNOWN if asked else Status.SKIP), found

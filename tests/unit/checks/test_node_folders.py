@@ -44,6 +44,12 @@ def test_a_folder_that_the_job_writes_and_cannot(number: int, words: str, comman
     assert found.fix.commands[0] == command
 
 
+def test_a_limit_of_the_process_is_not_the_folders_fault() -> None:
+    found = paths(errno.EFBIG, free=1 << 40)["/ckpt"]
+    assert (found.status, found.cause) == (FAIL, "process_limits") and "ulimit -f" in found.message
+    assert found.fix is not None and found.fix.commands == ("ulimit -f unlimited",)
+
+
 def test_a_folder_without_bytes_is_full() -> None:
     assert "it is full" in paths(errno.ENOSPC)["/ckpt"].message
 

@@ -122,7 +122,8 @@ def test_the_tightest_is_the_one_that_leaves_the_least() -> None:
     [
         ({}, 1024, PASS),  # systemd's own soft limit, for the ranks of one node
         ({}, 32, FAIL),  # NCCL 2.27.5 with eight HCAs: see footprint.least
-        ({}, 33, UNKNOWN),
+        ({}, 73, FAIL),  # NCCL's proxy polls 74 places at once
+        ({}, 74, UNKNOWN),
         ({}, -1, PASS),
         ({}, LOST, UNKNOWN),
         ({"nodes": 2}, 1024, PASS),  # a shell's own: NCCL and torch need less
@@ -181,7 +182,7 @@ def test_what_the_user_runs_already(used: Any, namespace: str, run: Any, status:
         where = "that /proc hides (hidepid)" if namespace == "4026531836" else "in other PID namespaces (containers)"
         assert f"what the user runs {where} counts as well" in found.message
     if isinstance(used, int) and used > 2048:
-        assert "much of that is taken" in found.message and found.measured["used"] == used
+        assert "of which" in found.message and found.measured["used"] == used
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,41 @@ def test_that_others_have_it_is_said_where_it_matters(most: float | None, used: 
     job = {Intent: f.job(ranks_per_node=8)}
     enough = judged("pids", {Cgroups: groups(pids=cap(100 * EACH)), **job}).evidence["enough"]
     found = judged("pids", {Cgroups: groups(pids=cap(enough if most is None else most, used)), **job})
-    assert (found.status, "much of that is taken" in found.message) == (UNKNOWN, taken)
+    assert (found.status, "of which" in found.message) == (UNKNOWN, taken)
+
+
+@pytest.mark.parametrize(
+    ("hard", "runtime", "command", "words"),
+    [
+        (1048576, None, "ulimit -n 1048576", "in the job: the hard limit is 1048576"),
+        (-1, "kubernetes", "ulimit -n unlimited", "in the job"),  # not containerd's unit
+        (30, None, "", "where the job is started"),
+        (32, None, "", "where the job is started"),  # as far as it goes is not enough
+        (30, "docker", "docker run --ulimit nofile=1048576:1048576 …", "lift the limit of open files"),
+        (None, None, "ulimit -n $(ulimit -Hn)", "lift the limit of open files"),
+    ],
+)
+def test_a_limit_is_raised_where_that_can_be(hard: int | None, runtime: str | None, command: str, words: str) -> None:
+    kernel = replace(ulimit(nofile=30), hard={} if hard is None else {"nofile": hard})
+    where = {} if runtime is None else {Vantage: replace(f.pod(), runtime=runtime)}
+    found = judged("nofile", {Intent: f.job(ranks_per_node=8, nodes=2), Kernel: kernel, **where})
+    assert found.status is FAIL and found.fix is not None and words in found.fix.summary
+    assert "; each of 8 ranks must have" in found.message
+    assert next(iter(found.fix.commands), "") == command
+
+
+def test_no_ulimit_lifts_a_cgroups_limit() -> None:
+    found = judged("pids", {Cgroups: groups(pids=cap(15))})
+    assert found.fix is not None and "ulimit" not in str(found.fix.commands) and "/" in found.fix.commands[0]
+    assert found.fix.commands[0].startswith("echo max > ") and "TasksMax" in str(found.fix.persistent)
+
+
+def test_one_rank_takes_what_eight_take() -> None:
+    caps = groups(pids=cap(100, 0))
+    one = judged("pids", {Cgroups: caps, Intent: f.job(ranks_per_node=1)})
+    assert " of which 100 are left; one rank takes " in one.message or "; one rank takes " in one.message
+    several = judged("pids", {Cgroups: groups(pids=cap(400, 250)), Intent: f.job(ranks_per_node=8)})
+    assert "allows 400 processes and threads, of which 150 are left; 8 ranks take " in several.message
 
 
 def test_all_threads_of_the_machine_leave_enough() -> None:
