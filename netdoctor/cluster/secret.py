@@ -14,7 +14,6 @@ import secrets
 import shlex
 import stat
 import subprocess
-import sys
 from collections.abc import MutableMapping
 from dataclasses import field
 from typing import Final
@@ -22,7 +21,6 @@ from typing import Final
 from netdoctor.cluster.observations import Proof
 from netdoctor.model import record
 from netdoctor.process import given
-from netdoctor.textsafe import clean
 
 VARIABLE: Final = "NETDOCTOR_TOKEN"
 # 16 characters drawn at random are 64 bits even of hex digits; who sees a meeting can try tokens offline.
@@ -71,16 +69,24 @@ def take(file: str | None, environ: MutableMapping[str, str]) -> Secret:
 
 def _read(file: str) -> str:
     try:
-        text = given.start(file, 2048).decode("ascii", "replace")
-        shared = file != given.STDIN and stat.S_ISREG((found := os.stat(file)).st_mode) and found.st_mode & 0o044
+        return given.start(file, 2048).decode("ascii", "replace")
     except OSError as error:
         raise SecretError(f"--token-file {file}: {error.strerror}") from None
-    if shared:  # no refusal: a Secret that Kubernetes mounts is so, and is in a file system of the pod's own
-        who = (
-            f"who may read it may be a node of this run (mode {stat.S_IMODE(found.st_mode):04o}): chmod 600 {shlex.quote(file)}"
-        )
-        print(clean(f"netdoctor: --token-file {file}: {who}"), file=sys.stderr)
-    return text
+
+
+def exposed(file: str) -> str:
+    """That others may read the token, and what mends it; "": they may not.
+
+    No refusal: what Kubernetes mounts of a Secret is so, in a file system of the pod's own.
+    """
+    try:
+        mode = os.stat(file).st_mode if file != given.STDIN else 0
+    except OSError:  # gone since
+        return ""
+    if not stat.S_ISREG(mode) or not mode & 0o044:
+        return ""
+    who = f"who may read it may be a node of this run (mode {stat.S_IMODE(mode):04o})"
+    return f"--token-file {file}: {who}: chmod 600 {shlex.quote(file)}"
 
 
 def by_munge(first: bool) -> Secret:
