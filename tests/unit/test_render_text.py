@@ -386,9 +386,6 @@ def test_a_fail_behind_many_doubts_is_told() -> None:
 
 def test_a_fault_of_no_known_cause_is_told_by_its_check() -> None:
     """What a site's own checks find, and a torch.py that hides the job's: "other" and "unknown" tell nobody anything."""
-    one = check(
-        "job.command", replace(FAIL, check="job.command", cause="other", message="it hides the torch that is installed")
-    )
-    made = replace(EVERY["unhealthy"], checks=(one,))
+    made = report(check("job.command", Finding(Status.FAIL, "it hides the torch that is installed", "/j/torch.py")))
     assert brief(made) == "unhealthy: job.command"
     assert "Another cause" not in render(made)
