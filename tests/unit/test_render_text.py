@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.model import Finding, Fix, Health, Report, Severity, Status
 from netdoctor.report import terminal
 from netdoctor.report.brief import render as brief
@@ -386,6 +387,7 @@ def test_a_fail_behind_many_doubts_is_told() -> None:
 
 def test_a_fault_of_no_known_cause_is_told_by_its_check() -> None:
     """What a site's own checks find, and a torch.py that hides the job's: "other" and "unknown" tell nobody anything."""
-    made = report(check("job.command", Finding(Status.FAIL, "it hides the torch that is installed", "/j/torch.py")))
+    hides = Finding(Status.FAIL, "it hides the torch that is installed", "/j/torch.py", loss=STOPS)
+    made = report(check("job.command", hides))
     assert brief(made) == "unhealthy: job.command"
     assert "Another cause" not in render(made)
