@@ -17,6 +17,7 @@ from netdoctor.api import (
     Culprit,
     Finding,
     MeetingFault,
+    Obstacle,
     Quantity,
     State,
     Status,
@@ -89,8 +90,9 @@ def _master(cluster: Cluster) -> Iterator[Fault]:
     here, port = cluster.nodes.rank, cluster.nodes.port
     name, subject = cluster.name(here), cluster.subject(here)
     if fault is MeetingFault.PORT_TAKEN:
-        how = f"ss -ltnp 'sport = :{port}'; or another port: --master HOST:PORT on every node"
-        finding = fail(f"this node is the master, and {why}", subject=subject, cause="bootstrap_ports", how=how)
+        how = f"another port: --master HOST:PORT on every node; who has this one: ss -ltnp 'sport = :{port}'"
+        text = f"this node is the master, and {why}: the port is netdoctor's own, a job takes others"
+        finding = unknown(text, subject=subject, how=how)
     elif fault is MeetingFault.NO_LOCAL_PORT:
         how = "ss -tan; net.port_range of this report"
         finding = fail(f"{name}: {why}", subject=subject, cause="bootstrap_ports", how=how)
@@ -357,6 +359,11 @@ def _other(cluster: Cluster, node: int) -> Finding:
         return unknown(f"{who}: whether it is there is not known", subject=subject, how=how)
     if node in cluster.ready and (cannot := cluster.ready[node].cannot):
         return unknown(f"{who} is there, but cannot run: {cannot}", subject=subject, how=_mend(cluster, node))
+    if twins := cluster.beside(node):
+        text = f"{who} and {', '.join(cluster.name(one) for one in twins)} are processes of one machine and one network"
+        return unknown(
+            f"{text}: nothing was tried between nodes with it", subject=subject, how=OBSTACLES[Obstacle.SAME_MACHINE]
+        )
     if cluster.run is None:
         return unknown(f"{who} is there; nothing was run with it", subject=subject)
     if not cluster.run.finished:

@@ -28,7 +28,7 @@ from netdoctor.api import CheckSpec
 from netdoctor.causes.results import own_result
 from netdoctor.facts.registry import RUNS, SOURCES
 from netdoctor.model import CheckResult, Finding, Fix, Status, record
-from netdoctor.process import apart
+from netdoctor.process import apart, paths
 
 GROUP: Final = "netdoctor.plugins"
 DROPIN_DIR: Final = "/etc/netdoctor/checks.d"
@@ -88,7 +88,7 @@ def load(
         taking.directory(dropin_dir)
     if checks_dir is not None and os.path.abspath(checks_dir) != dropin_dir:
         if not os.path.isdir(checks_dir):
-            raise PluginError(f"{checks_dir}: no such directory of checks")
+            raise PluginError(f"{checks_dir}: {paths.locked(checks_dir) or 'no such directory of checks'}")
         taking.directory(os.path.abspath(checks_dir))
     return taking.loaded()
 

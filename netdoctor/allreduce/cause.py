@@ -38,6 +38,7 @@ OBSTACLES: Final[Mapping[Obstacle, str]] = {
     Obstacle.TIME: "more time: --budget SECONDS, or budget_s in the configuration",
     Obstacle.MEMORY: "ulimit -n, -u and -v, and the limits of memory and processes of the cgroup",
     Obstacle.FILES: "raise it where netdoctor starts: ulimit -n $(ulimit -Hn); LimitNOFILE= of the unit that starts the job",
+    Obstacle.NO_PROC: "mount -t proc proc /proc",
     Obstacle.LOST: "dmesg: whether the kernel ended it (out of memory); run it again",
     Obstacle.OTHER_NODE: "see allreduce.nodes",
 }

@@ -99,6 +99,8 @@ class Session:
         self._part: NodePart | None = None
         if self.refused is None:
             self._decide_user(user or "", environment)
+        if not os.path.isdir("/proc/self/fd"):
+            self.refused = Reason(Obstacle.NO_PROC, "/proc is not mounted here, and the ranks meet by a file in /proc/self/fd")
 
     # Life
 

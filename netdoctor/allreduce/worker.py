@@ -38,6 +38,7 @@ CLOSE_SECONDS: Final = 6.0  # the keeper's own limits (TERM 0.3 s, KILL 3 s) and
 # ignores.
 _BOOT: Final = """\
 import os,sys
+if sys.version_info<(3,8):sys.exit('netdoctor starts ranks in Python 3.8 or newer; this is %d.%d'%sys.version_info[:2])
 if sys.path and sys.path[0]=='':del sys.path[0]
 n=int(sys.argv.pop(1));i=len(sys.path)*sys.flags.no_site;sys.path[i:i]=[p for p in sys.argv.pop(1).split(':') if p]
 s=os.pread(n,os.fstat(n).st_size,0);os.close(n)

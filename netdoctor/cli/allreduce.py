@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ from netdoctor.cli import deliver, preflight, run, setup
 from netdoctor.cli.options import Options
 from netdoctor.cluster import membership
 from netdoctor.cluster.observations import Proof
-from netdoctor.cluster.secret import SecretError, by_munge, take
+from netdoctor.cluster.secret import SecretError, by_munge, exposed, take
 from netdoctor.cluster.session import ClusterSession, Limits
 from netdoctor.model import record
+from netdoctor.textsafe import clean
 
 if TYPE_CHECKING:
     from netdoctor.config.load import Config
@@ -39,6 +41,8 @@ def allreduce(options: Options, place: Place, limits: Limits, snapshot: str | No
         setup.become(config)
     except (setup.UsageError, membership.NodesError, SecretError) as error:
         return deliver.refuse(error, options)
+    if place.token_file is not None and (words := exposed(place.token_file)):
+        print(clean(f"netdoctor: {words}"), file=sys.stderr)
     if here.local_rank:  # one process looks at each node; it starts the ranks itself
         return run.ask_doctor(quiet=options.quiet)
     deliver.foretell(options.output, options.termination_log, snapshot)  # and go on: the other nodes wait for this one

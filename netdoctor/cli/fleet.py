@@ -37,8 +37,10 @@ def run(options: Options, paths: Sequence[str], expected: str | None = None, fol
         if not paths:
             raise setup.UsageError("no report given: name files or directories")
         reading = read(paths, None if options.quiet else _progress, _expected(config))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         return deliver.refuse(f"{error.filename or error}: no such file or directory", options)
+    except PermissionError as error:
+        return deliver.refuse(f"{error.filename or error}: {error.strerror}", options)
     except (OSError, ValueError) as error:
         return deliver.refuse(error, options)
     fleet = examine(reading, names, setup.decider(config, command=Command.FLEET), time.time())

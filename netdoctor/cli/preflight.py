@@ -91,8 +91,8 @@ def ready(options: Options, job: JobCommand | None = None) -> Config:
     config = setup.configuration(options)
     if job is not None:
         config = replace(config, vantage="wrapper", command=job.program, folder=job.folder, launch=job.launch)
-    if options.host_root is not None and not os.path.isdir(options.host_root):
-        raise setup.UsageError(f"{options.said('host_root')}: {options.host_root}: no such directory")
+    if options.host_root is not None:
+        setup.folder_there(options.said("host_root"), options.host_root)
     if options.host_root is not None and config.lock:
         raise setup.UsageError(
             f"{options.said('host_root')}: {options.host_root}: the configuration is locked: it is for this machine"

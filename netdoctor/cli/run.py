@@ -7,9 +7,11 @@ that is local rank 0 looks, and the others of its node wait for the verdict.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -46,7 +48,7 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     others = (launcher.local_world or 1) - 1
     seen = seen_through(command)
     for word, in_the_way in (
-        (command[0], startable.in_the_way(command[0], os.environ.get("PATH"))),
+        (command[0] or "''", startable.in_the_way(command[0], os.environ.get("PATH"), direct=True)),
         (seen.words[0], seen.obstacle),
     ):
         if in_the_way:  # of every rank: none waits for the verdict of one that does not look
@@ -77,7 +79,8 @@ def run(options: Options, command: Sequence[str], *, gate: bool) -> int:
     try:
         os.execvpe(command[0], list(command), os.environ)  # what root keeps to itself is the job's all the same
     except OSError as error:
-        print(f"netdoctor: {command[0]}: {error.strerror}", file=sys.stderr)
+        mend = f": file {shlex.quote(command[0])}; uname -m" if error.errno == errno.ENOEXEC else ""
+        print(f"netdoctor: {command[0]}: {error.strerror}{mend}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -41,19 +42,8 @@ def configuration(options: Options, command: Command = Command.PREFLIGHT, record
         raise UsageError(f"{options.said('only')}: it names no check; netdoctor list names them")
     named(config=options.config, expect=options.expect)
     overrides = options.overrides()
-    if isinstance(overrides["python"], str) and "/" in overrides["python"]:
-        try:
-            overrides["python"] = os.path.abspath(overrides["python"])
-        except OSError as error:  # the working directory is gone
-            raise UsageError(f"--python {overrides['python']}: the working directory: {error.strerror}") from None
-        try:
-            there = far.call(os.path.isfile, overrides["python"], path=overrides["python"])
-        except OSError as error:
-            raise UsageError(f"--python: {overrides['python']}: {error.strerror}") from None
-        if not there:
-            raise UsageError(f"--python: {overrides['python']}: {_no_interpreter(overrides['python'])}")
-        if found := far.call(startable.obstacle, overrides["python"], path=overrides["python"]):
-            raise UsageError(f"--python: {overrides['python']}: no interpreter: {found.why}")
+    if isinstance(overrides["python"], str):
+        overrides["python"] = _interpreter(overrides["python"])
     defaults = {"fail_on": policy.FAIL_ON[command]} if command in policy.FAIL_ON else {}
     try:
         loaded = config.load(options.config, overrides=overrides, defaults=defaults, recorded=recorded, expect=options.expect)
@@ -82,15 +72,48 @@ def filled(*paths: str) -> None:
         raise UsageError("FILE: an empty name names no file")
 
 
-def _no_interpreter(path: str) -> str:
-    """Why that is none: a folder is an environment's perhaps, whose interpreter is in its bin."""
+def _interpreter(said: str) -> str:
+    """What --python names: a path, or a name that PATH has.  Raises UsageError."""
+    if "/" not in said:
+        if said and (found := startable.in_the_way(said, os.environ.get("PATH"))):
+            raise UsageError(f"--python: {said}: {'not on PATH' if found.code == 127 else found.why}")
+        return said
     try:
-        if not far.call(os.path.isdir, path, path=path):
-            return "no such file"
-        inside = os.path.join(path, "bin", "python")
-        return "a folder" + (f"; did you mean {inside}?" if far.call(os.path.isfile, inside, path=inside) else "")
+        path = os.path.abspath(said)
+    except OSError as error:  # the working directory is gone
+        raise UsageError(f"--python {said}: the working directory: {error.strerror}") from None
+    try:
+        mode = far.call(os.stat, path, path=path).st_mode
+    except FileNotFoundError:
+        raise UsageError(f"--python: {path}: no such file") from None
     except OSError as error:
-        return str(error.strerror)
+        raise UsageError(f"--python: {path}: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"--python: {path}: {_folder(path) if stat.S_ISDIR(mode) else 'no file'}")
+    if found := far.call(startable.obstacle, path, path=path):
+        raise UsageError(f"--python: {path}: no interpreter: {found.why}")
+    return path
+
+
+def _folder(path: str) -> str:
+    """An environment's perhaps, whose interpreter is in its bin."""
+    inside = os.path.join(path, "bin", "python")
+    try:
+        return "a folder" + (f"; did you mean {inside}?" if far.call(os.path.isfile, inside, path=inside) else "")
+    except OSError:
+        return "a folder"
+
+
+def folder_there(option: str, path: str, what: str = "directory") -> None:
+    """Raises UsageError where there is none, or nobody can tell."""
+    try:
+        there = stat.S_ISDIR(far.call(os.stat, path, path=os.path.abspath(path)).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    except OSError as error:
+        raise UsageError(f"{option}: {path}: {error.strerror}") from None
+    if not there:
+        raise UsageError(f"{option}: {path}: no such {what}")
 
 
 def _misspelt() -> Iterator[str]:

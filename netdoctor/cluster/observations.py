@@ -220,6 +220,11 @@ class Cluster(Fact):
         count = self.nodes.count
         return sum(len(row) for row in self.reach.values()), count * (count - 1)
 
+    def beside(self, node: int) -> tuple[int, ...]:
+        """Other nodes of this run in the very network of this one: between them nothing leaves the machine."""
+        own = self.endpoints.get(node, Endpoints()).netns
+        return tuple(n for n, one in sorted(self.endpoints.items()) if n != node and own and one.netns == own)
+
     # Names
 
     def name(self, node: int) -> str:

@@ -11,6 +11,8 @@ import hmac
 import os
 import re
 import secrets
+import shlex
+import stat
 import subprocess
 from collections.abc import MutableMapping
 from dataclasses import field
@@ -70,6 +72,21 @@ def _read(file: str) -> str:
         return given.start(file, 2048).decode("ascii", "replace")
     except OSError as error:
         raise SecretError(f"--token-file {file}: {error.strerror}") from None
+
+
+def exposed(file: str) -> str:
+    """That others may read the token, and what mends it; "": they may not.
+
+    No refusal: what Kubernetes mounts of a Secret is so, in a file system of the pod's own.
+    """
+    try:
+        mode = os.stat(file).st_mode if file != given.STDIN else 0
+    except OSError:  # gone since
+        return ""
+    if not stat.S_ISREG(mode) or not mode & 0o044:
+        return ""
+    who = f"who may read it may be a node of this run (mode {stat.S_IMODE(mode):04o})"
+    return f"--token-file {file}: {who}: chmod 600 {shlex.quote(file)}"
 
 
 def by_munge(first: bool) -> Secret:

@@ -74,6 +74,7 @@ def _near(near: object) -> dict[str, str]:
     return {str(name): str(path) for name, path in near.items()} if isinstance(near, Mapping) else {}
 
 
+_ENVIRONMENTS: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _NEAR: Final = {"launcher": "the launcher", "own": "the Python that netdoctor runs in, which has a torch"}
 
 
@@ -86,7 +87,7 @@ def _job_python(
         choices.append((configured, "--python"))
     else:
         choices += ((path, _NEAR[name]) for name, path in near.items() if name == "launcher")
-        for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        for name in _ENVIRONMENTS:
             if prefix := variables.get(name):
                 choices += ((f"{prefix.rstrip('/')}/bin/{program}", name) for program in ("python3", "python"))
         if torchrun := on_path(host, variables, "torchrun"):
@@ -96,14 +97,24 @@ def _job_python(
         choices += ((path, _NEAR[name]) for name, path in near.items() if name == "own")
         if python := on_path(host, variables, "python3"):
             choices.append((python, "python3 on PATH"))
-    for path, why in choices:
-        if "/" not in path:
-            path = on_path(host, variables, path) or path
+    passed: list[str] = []  # environments that are named and have no Python: the job's shell passes them over as well
+    for said, why in choices:
+        path = _whole(host, variables, said)
+        if path is None:
+            return Unavailable(Kind.ABSENT, f"{said}, given as the job's Python, is neither on PATH nor a whole path")
         if is_file(host, path):
-            return JobPython(path, why, is_file(host, f"{prefix_of(path)}/{MARKER}"), given)
+            words = f"{why}; {' and '.join(passed)}" if passed else why
+            return JobPython(path, words, is_file(host, f"{prefix_of(path)}/{MARKER}"), given)
         if given:
             return Unavailable(Kind.ABSENT, f"{path}, given as --python, is not a file that can be read here")
+        if why in _ENVIRONMENTS and path.endswith("/python"):
+            passed.append(f"{why}: no Python is reached in {prefix_of(path)}")
     return Unavailable(Kind.ABSENT, "no --python, VIRTUAL_ENV, CONDA_PREFIX, torchrun or python3 on PATH")
+
+
+def _whole(host: Host, variables: Mapping[str, str], said: str) -> str | None:
+    """The path that is meant; None where PATH does not have that name, or nobody knows where a path begins."""
+    return said if said.startswith("/") else None if "/" in said else on_path(host, variables, said)
 
 
 def of_command(host: Host, variables: Mapping[str, str], command: str) -> str | None:

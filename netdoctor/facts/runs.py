@@ -51,6 +51,7 @@ class Obstacle(Word):
     TIME = "time"  # the budget, or the limit of a phase
     MEMORY = "memory"  # no thread or no memory for the ranks
     FILES = "files"  # no descriptor
+    NO_PROC = "no proc"  # /proc is not mounted: the ranks meet, write their logs and tell their libraries by it
     LOST = "lost"  # the process that forks the ranks ended
     OTHER_NODE = "other node"  # another node never began, or ended the run
 

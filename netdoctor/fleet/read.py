@@ -44,8 +44,8 @@ KINDS: Final = {
 
 
 def read(paths: Iterable[str], on_progress: Callable[[int], None] | None = None, expected: Expected | None = None) -> Reading:
-    """Every report in `paths` (files, or directories with ``*.json`` at any depth).  Raises FileNotFoundError for a path
-    that does not exist; what is wrong with a file becomes a `Problem`."""
+    """Every report in `paths` (files, or directories with ``*.json`` at any depth).  Raises OSError for a path
+    that does not exist or cannot be reached; what is wrong with a file becomes a `Problem`."""
     got = Reading()
     extract = Extract(expected)
     got.asked = expected is not None
@@ -66,8 +66,7 @@ def read(paths: Iterable[str], on_progress: Callable[[int], None] | None = None,
 def _files(paths: Iterable[str], got: Reading) -> Iterator[tuple[str, bool]]:
     """(path, whether it was named itself), in a fixed order."""
     for path in paths:
-        if not os.path.lexists(path):
-            raise FileNotFoundError(path)
+        os.lstat(path)
         if not os.path.isdir(path):
             yield path, True
             continue

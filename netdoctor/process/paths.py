@@ -86,3 +86,14 @@ def _up(way: list[int], judge: Judge, access: int) -> None:
 def _close(way: list[int]) -> None:
     while way:
         os.close(way.pop())
+
+
+def locked(path: str) -> str:
+    """Why nobody can tell what is at a path that is not seen: a folder before it may not be entered; "": it is not there."""
+    try:
+        os.stat(path)
+    except PermissionError as error:
+        return str(error.strerror)
+    except OSError:
+        return ""
+    return ""

@@ -24,7 +24,11 @@ def state(pid: int) -> str:
 
 def parents() -> dict[int, int]:
     """The parent of every living process that is seen; the dead that nobody has collected yet are left out."""
-    seen = ((int(name), stat(name)) for name in os.listdir("/proc") if name.isdecimal())
+    try:
+        names = os.listdir("/proc")
+    except OSError:  # not even the folder: no process is seen
+        return {}
+    seen = ((int(name), stat(name)) for name in names if name.isdecimal())
     return {pid: int(fields[1]) for pid, fields in seen if len(fields) > 1 and fields[0] not in ("Z", "X")}
 
 

@@ -67,7 +67,8 @@ def _unreadable() -> str | None:
     """What of the running Python this process may no longer read: a root-only virtual environment, a Python below /root."""
     import sys
 
-    needed = (sys.executable, os.__file__, os.path.dirname(os.path.abspath(__file__)))
+    own = getattr(globals().get("__loader__"), "archive", "")  # netdoctor.pyz: there is no folder inside of a file
+    needed = (sys.executable, os.__file__, own or os.path.dirname(os.path.abspath(__file__)))
     return next((path for path in needed if path and not os.access(path, os.R_OK)), None)
 
 

@@ -145,8 +145,8 @@ def _pairs(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _why(finding: Finding) -> str:
-    """In its own words, else of a fail its cause's."""
-    row = CAUSES.get(finding.cause or "") if finding.status is Status.FAIL else None
+    """In its own words, else of a fail its cause's; "other" has none."""
+    row = CAUSES.get(finding.cause or "") if finding.status is Status.FAIL and finding.cause != "other" else None
     return finding.why or (f"{row.title}: {row.costs}" if row else "")
 
 

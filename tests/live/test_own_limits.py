@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -197,3 +199,17 @@ def test_threads_of_the_user_are_counted() -> None:
     done = subprocess.run([*other, sys.executable, "-c", COUNTED], capture_output=True, text=True, timeout=60, check=False)
     before, after = map(int, done.stdout.split())
     assert (before, after) == (1, 62), done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a /proc that is taken away")
+def test_without_proc_no_rank_is_started() -> None:
+    """The ranks meet by /proc/self/fd: without it torch's store waits until its end, which looks as a node that hangs."""
+    asked = shlex.join([*NETDOCTOR, *ASKED[:-1], "allreduce.run", "--user", "root", "--python", sys.executable])
+    script = f"mount --make-rprivate / && umount -l /proc && exec {asked}"
+    began = time.monotonic()
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 4, done.stderr
+    found = [f for c in json.loads(done.stdout)["checks"] for f in c["findings"]]
+    assert {f["status"] for f in found} == {"unknown"}, found
+    assert "/proc is not mounted" in done.stdout and "mount -t proc proc /proc" in done.stdout
+    assert time.monotonic() - began < 20

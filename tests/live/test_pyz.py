@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,3 +178,16 @@ def test_without_the_compiled_packages_an_answer_says_so(file: Path) -> None:
     )
     done = start([python("3.10"), "-I", "-c", program])
     assert "Unavailable" in done.stdout and "psutil" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.access("/usr/bin/python3", os.X_OK), reason="needs root and /usr/bin/python3")
+@pytest.mark.parametrize(("mode", "code"), [(0o644, (0, 3, 4)), (0o600, (2,))])
+def test_it_becomes_another_user(file: Path, mode: int, code: tuple[int, ...]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        copy = Path(name) / "netdoctor.pyz"
+        shutil.copyfile(file, copy)
+        copy.chmod(mode)
+        done = start(["/usr/bin/python3", str(copy), "preflight", "--only", "process.limits", "--user", "nobody"])
+        assert done.returncode in code and "Traceback" not in done.stderr, done.stderr
+        assert (f"{copy} is not readable by nobody" in done.stderr) is (mode == 0o600)

@@ -147,3 +147,12 @@ def test_last_words_come_before_the_news_of_the_end() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert (done.stdout, done.stderr) == ("ended with status 70 True\n", "")
+
+
+def test_a_python_that_is_too_old_says_so() -> None:
+    """In its own syntax: what comes behind it is none to a Python 3.6."""
+    from netdoctor.allreduce.worker import _BOOT
+
+    program = f"import sys; sys.version_info = (3, 6, 15, 'final', 0)\n{_BOOT}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (1, "netdoctor starts ranks in Python 3.8 or newer; this is 3.6\n")

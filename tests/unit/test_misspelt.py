@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+from collections.abc import Callable
 
 import pytest
 from typer.testing import CliRunner
 
+from netdoctor import plugins
 from netdoctor.cli import main, options
 from netdoctor.textsafe import nearest
 
@@ -42,6 +45,7 @@ REFUSED = [
     (["--termination-log", ""], "--termination-log: it names no file"),
     (["--python", "/nowhere/python"], "/nowhere/python: no such file"),
     (["--python", "/etc"], "/etc: a folder"),
+    (["--python", "python9"], "--python: python9: not on PATH"),
     (["--python", "/etc/passwd"], "--python: /etc/passwd: no interpreter: it may not be executed (mode 0644)"),
 ]
 
@@ -110,3 +114,39 @@ def test_an_environment_s_folder_is_told_with_its_interpreter(tmp_path: pathlib.
     (tmp_path / "bin" / "python").touch()
     done = CliRunner().invoke(main.app, ["preflight", "--python", str(tmp_path)])
     assert done.exit_code == 2 and f"a folder; did you mean {tmp_path}/bin/python?" in done.output
+
+
+def lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is below /locked may not be reached."""
+    for name in ("stat", "lstat"):
+        whole = getattr(os, name)
+
+        def asked(path: object, *more: object, whole: Callable[..., object] = whole, **named: object) -> object:
+            if str(path).startswith("/locked/"):
+                raise PermissionError(13, "Permission denied", path)
+            return whole(path, *more, **named)
+
+        monkeypatch.setattr(os, name, asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["preflight", "--no-allreduce", "--python", "/locked/python"],
+        ["preflight", "--no-allreduce", "--host-root", "/locked/root"],
+        ["fleet", "report", "/locked/reports"],
+    ],
+    ids=lambda words: words[-1],
+)
+def test_what_is_out_of_reach_is_not_called_absent(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads "no such file" looks for a slip of the name, and there is none."""
+    lock(monkeypatch)
+    done = CliRunner().invoke(main.app, words)
+    assert done.exit_code == 2 and f"{words[-1]}: Permission denied" in done.output.replace("/: ", ": ")
+
+
+def test_a_folder_of_checks_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock(monkeypatch)
+    with pytest.raises(plugins.PluginError, match="/locked/checks: Permission denied"):
+        plugins.load("/locked/checks")

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,3 +252,14 @@ def test_clocks_that_are_apart_are_named(tmp_path: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(secret, "_FOLDERS", (str(tmp_path),))
     told = secret.of_munge("MUNGE:x")
     assert isinstance(told, str) and words in told
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o644])
+def test_a_token_that_others_may_read_is_told(mode: int, tmp_path: Path) -> None:
+    """It is no refusal: the files of a Secret in a pod are so."""
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdefghij\n")
+    file.chmod(mode)
+    assert take(str(file), {}).key == b"0123456789abcdefghij"
+    assert (f"(mode {mode:04o}): chmod 600 {file}" in secret.exposed(str(file))) is bool(mode & 0o077)
+    assert not secret.exposed("-") and not secret.exposed(str(tmp_path / "none"))

@@ -146,6 +146,27 @@ def test_the_probe_looks_into_the_python_of_the_command() -> None:
     assert isinstance(found, Libraries) and found.python == JobPython("/v/bin/python", "the command", False, of_command=True)
 
 
+@pytest.mark.parametrize("said", ["python9", "v/python3"])
+def test_a_name_that_path_has_not_is_told(said: str) -> None:
+    found = find.job_python(Files(TOLD, **{f"stat:{said}": Unavailable("malformed")}), {"PATH": "/usr/bin"}, said)
+    assert isinstance(found, Unavailable) and found.kind is Kind.ABSENT
+    assert found.detail == f"{said}, given as the job's Python, is neither on PATH nor a whole path"
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        (TOLD, "python3 on PATH; VIRTUAL_ENV: no Python is reached in /gone"),
+        ({"/gone/bin/python": ""}, "VIRTUAL_ENV"),
+        ({"/conda/bin/python": ""}, "CONDA_PREFIX; VIRTUAL_ENV: no Python is reached in /gone"),
+    ],
+)
+def test_an_environment_without_its_python_is_named(files: dict[str, str], why: str) -> None:
+    variables = {"PATH": "/usr/bin", "VIRTUAL_ENV": "/gone", **({"CONDA_PREFIX": "/conda"} if "CONDA" in why else {})}
+    found = find.job_python(Files(files), variables, None)
+    assert isinstance(found, JobPython) and found.why == why
+
+
 @pytest.mark.parametrize("configured", ["/nosuch/python", None])
 def test_no_python(configured: str | None) -> None:
     assert isinstance(find.job_python(Files({"/usr/bin/python": ""}), {"PATH": "/usr/bin"}, configured), Unavailable)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from netdoctor.causes.cost import STOPS
 from netdoctor.model import Finding, Fix, Health, Report, Severity, Status
 from netdoctor.report import terminal
 from netdoctor.report.brief import render as brief
@@ -382,3 +383,11 @@ def test_a_fail_behind_many_doubts_is_told() -> None:
     doubts = (Finding(Status.UNKNOWN, f"doubt {n}", f"rank {n}") for n in range(70))
     text = render(report(check("ras.ranks", *doubts, Finding(Status.FAIL, "it stands still", "rank 70"))), verbose=True)
     assert "rank 70: it stands still" in text and "and 11 more" in text
+
+
+def test_a_fault_of_no_known_cause_is_told_by_its_check() -> None:
+    """What a site's own checks find, and a torch.py that hides the job's: "other" and "unknown" tell nobody anything."""
+    hides = Finding(Status.FAIL, "it hides the torch that is installed", "/j/torch.py", loss=STOPS)
+    made = report(check("job.command", hides))
+    assert brief(made) == "unhealthy: job.command"
+    assert "Another cause" not in render(made)

@@ -12,7 +12,7 @@ from netdoctor import policy
 from netdoctor.checks.allreduce_nodes import allreduce_nodes
 from netdoctor.checks.allreduce_run import allreduce_run
 from netdoctor.cluster import messages
-from netdoctor.cluster.observations import Cluster, Fault, Flow, Gone, Nodes, Proof, Ready, Refused
+from netdoctor.cluster.observations import Cluster, Endpoints, Fault, Flow, Gone, Nodes, Proof, Ready, Refused
 from netdoctor.facts.runs import AllReduce, Baseline, CommonRun, RankResult, Run, State
 from netdoctor.model import Kind, Unavailable, plain
 from netdoctor.snapshot.diagnose import diagnose
@@ -54,6 +54,7 @@ STATES = {
     "the port is taken": lambda: heard(
         2, master=(Fault.PORT_TAKEN, "port 29400 cannot be listened on: in use"), hosts={0: "h0"}
     ),
+    "two are one machine": lambda: cluster(3, endpoints={n: Endpoints("one" if n < 2 else "two") for n in range(3)}),
     "no thread": lambda: heard(2, master=(Fault.NO_THREAD, "it cannot take part: no thread"), hosts={0: "h0"}),
     "no local port": lambda: heard(2, master=(Fault.NO_LOCAL_PORT, "none"), hosts={0: "h0"}),
     "turned away": lambda: Cluster(Nodes(2, 1, "h0", 29400), {1: "h1"}, master=(Fault.TURNED_AWAY, "turned this node away: x")),
