@@ -109,6 +109,18 @@ def test_an_exception_whose_name_begins_small_is_one() -> None:
 def test_what_a_tracker_says_hides_no_full_count(last: str) -> None:
     assert findings(f"{WORK}{last}\n")[0].status is Status.PASS
     assert findings(f"{WORK}saving the model\n")[0].status is Status.UNKNOWN
+    assert findings(f"{WORK}Saving the model to /m\n{last}\n")[0].status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("last", ["fatal: 0, errors: 0", "ERROR | 0", "Error: None", "error: 12.3 % WER"])
+def test_a_figure_or_a_flag_is_no_error_by_its_level(last: str) -> None:
+    assert Status.FAIL not in {f.status for f in findings(f"{WORK}{last}\n")}
+    assert Status.FAIL in {f.status for f in findings("job 8 starts\nERROR: 2 of 8 plans have no entry\n")}
+
+
+def test_a_table_of_results_is_no_help_text_of_mpi() -> None:
+    table = f"{RULE}Accuracy on each of the held out tasks is listed here\n{RULE}mmlu 71.2\n"
+    assert Status.FAIL not in {f.status for f in findings(f"loading\n{table}")}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +134,8 @@ def test_what_a_tracker_says_hides_no_full_count(last: str) -> None:
 )
 def test_the_cpu_that_was_asked_for_is_no_question(meant: str) -> None:
     assert findings(f"{meant}\ndevice: cpu\n{WORK}{DONE}")[0].status is Status.PASS
-    assert findings(f"device: cpu\n{WORK}{DONE}")[0].status is Status.UNKNOWN
+    for unmeant in ("", "CUDA_VISIBLE_DEVICES=\n"):  # what a script prints where its scheduler gave no GPU
+        assert findings(f"{unmeant}device: cpu\n{WORK}{DONE}")[0].status is Status.UNKNOWN
 
 
 def test_an_option_in_an_exceptions_words_hides_none() -> None:

@@ -20,6 +20,12 @@ _HELP: Final = re.compile(
     r".{0,80}?-{74} *(?P<said>(?!(?:mpirun|mpiexec|prterun|orterun|Primary job|WARNING|NOTE|By default)\b)"
     r"(?:[A-Z\"]\S*)(?: \S+){5,})"
 )
+# Whose such texts are, and of what they tell: a table of results may stand between two such lines, too.
+_OF_MPI: Final = re.compile(
+    r"\b(?:\w*MPI\w*|PRTE|PRRTE|ORTE|PMIx?|MCA|hwloc|launch\w*|process\w*|daemons?|nodes?|hosts?|slots?|components?|local|remote|librar\w+"
+    r"|director\w+|files?|system|applications?|executable|bind\w*|mapp\w+|rank\w*|job|user|options?|parameters?|environment)\b",
+    re.IGNORECASE,
+)
 _FIRST: Final = "that line; what the same program says where NCCL_DEBUG=INFO, or its own option for more words, is set"
 
 
@@ -61,7 +67,7 @@ def words(e: Event) -> str:
     """What a line says, of a help text its first sentence."""
     if e.kind != "help":
         return e.text.strip()[:200]
-    found = _HELP.match(e.text)
+    found = _HELP.match(e.text) if _OF_MPI.search(e.text) else None
     return found["said"][:200] if found else ""
 
 

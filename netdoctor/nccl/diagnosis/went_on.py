@@ -100,7 +100,7 @@ def _by_what_followed(log: LogFacts, e: Event, retry: Retry) -> After:
         return silent
     if retry is Retry.AT_ONCE or log.nranks == 1 or Wording.OF_THE_SCRIPT.within(e.text):
         return After.WENT_ON
-    if _of_a_request(log, e):
+    if _of_a_request(log, e) or _served(log, e):
         return After.WENT_ON
     work = {rank: lines for (file, rank), lines in log.work.items() if file == e.file}
     if e.rank in work:
@@ -257,6 +257,12 @@ def _of_a_request(log: LogFacts, e: Event) -> bool:
     return came_up and any(
         file == e.file and len(lines) == STEPS and lines[0] > e.last for (file, _), lines in log.work.items()
     )
+
+
+def _served(log: LogFacts, e: Event) -> bool:
+    """Whether a server came up behind what a program told, and answered requests, or went on to when it was of one request."""
+    up = [f.line for f in log.of("serving") if f.file == e.file]
+    return e.kind == "told" and (any(line > e.last for line in up) or ("prefill" in e.data and bool(up)))
 
 
 def _others(work: Mapping[int, tuple[int, ...]], e: Event) -> After:

@@ -368,10 +368,10 @@ class LastWords:
     @property
     def counted(self) -> str:
         """The program's own count of its steps where the last sign of work is its end, and it has told something after it."""
-        begun = _TRACKED.search(self.latest) is None and (_BEGUN.search(self.latest) or _BEGINS.search(self.latest))
-        if self.latest in {self._counts.line, self._work} or begun or is_bar(self.latest):
+        own = next((line for _, line in reversed(self._tail) if _TRACKED.search(line) is None), b"")
+        if self._hinted or self._lines or _BEGUN.search(own) or _BEGINS.search(own):
             return ""
-        if self._hinted or self._lines:
+        if self.latest in {self._counts.line, self._work} or is_bar(self.latest):
             return ""
         if closing.doubtful(self.latest) or any(0 < one != whose.rank(self._work) for one in whose.spoken_of(self.latest)):
             return ""  # a rank beyond the first, of a log that others write, too, speaks for itself

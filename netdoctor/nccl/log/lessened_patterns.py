@@ -141,11 +141,12 @@ PATTERNS: Final = (
         "cpu",
         rf"^(?!\s{{2,}}\w)(?!.*(?:Adam\b|offload)){BEGIN}[\d\-/:.,TZ \[\]]{{0,40}}(?:\[?(?:INFO|WARNING|DEBUG)\]?[ :|\-]{{1,3}}|[\w.]{{1,60}}(?:: ?| - | ?\| ?)){{0,4}}(?P<chosen>(?:(?:using|running on|training on|selected|torch|compute|training|default) )?device(?: set to use| set to| is|:| =|=| ) ?(?:torch\.device\()?['\"]?cpu\b(?: \(0 GPUs\))?|(?:running|training)(?: the model)? on (?:the )?cpu\b|using (?:the )?cpu(?: device)?\b)['\")]{{0,3}}[.!]{{0,3}}{END}",
     ),
-    # that it was asked for: an option, or a variable of JAX's, Accelerate's, transformers' and CUDA's
+    # that it was asked for: an option, or a variable of JAX's, Accelerate's, transformers' and CUDA's; that the last is
+    # empty, a script prints where its scheduler gave it no GPU
     row(
         "meant_cpu",
         "cpu|cuda|gpu",
-        r"(?<![\w\-])--?(?:device|device[_-]type|accelerator|platform|compute[_-]device)(?:=| )['\"]?cpu\b|(?<![\w\-])--(?:cpu|use[_-]cpu|no[_-](?:cuda|gpu)|cpu[_-]only)\b|\b(?:JAX_PLATFORMS|JAX_PLATFORM_NAME|XLA_DEVICE)=['\"]?cpu\b|\bACCELERATE_USE_CPU=(?:1|[Tt]rue)\b|\bCUDA_VISIBLE_DEVICES=(?:-1|''|\"\")?(?=\s|$)|\bcpu\b.{0,12}\((?:as )?(?:configured|requested|asked|by request)\)",
+        r"(?<![\w\-])--?(?:device|device[_-]type|accelerator|platform|compute[_-]device)(?:=| )['\"]?cpu\b|(?<![\w\-])--(?:cpu|use[_-]cpu|no[_-](?:cuda|gpu)|cpu[_-]only)\b|\b(?:JAX_PLATFORMS|JAX_PLATFORM_NAME|XLA_DEVICE)=['\"]?cpu\b|\bACCELERATE_USE_CPU=(?:1|[Tt]rue)\b|\bCUDA_VISIBLE_DEVICES=(?:-1|''|\"\")(?=\s|$)|\bcpu\b.{0,12}\((?:as )?(?:configured|requested|asked|by request)\)",
     ),
     row("lessened", "ultralytics", r"\bUltralytics \S{1,20} .{0,40}(?P<chosen>\btorch-\S{1,30} CPU \()"),  # its select_device
     row("lessened", "n_gpu", r"(?P<chosen>\bdevice: cpu, ?n_gpu: 0)"),

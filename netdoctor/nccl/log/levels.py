@@ -41,9 +41,12 @@ def _forms(glog: str, word: str, letter: str, ucx: str) -> re.Pattern[bytes]:
 _TOLD: Final = _forms("ID", "INFO|DEBUG|VERBOSE|TRACE", "[IV]", "DEBUG|INFO|TRACE|REQ|DATA|ASYNC|FUNC|POLL|DIAG")
 _WARNED: Final = _forms("W", "WARN|WARNING", "W", "WARN")
 _FAILED: Final = _forms("EFC", "ERROR|FATAL|CRITICAL", "[EF]", "ERROR|FATAL")
+# How many there were, or how large it is: a figure or a flag, and no word behind it.
+_FIGURE: Final = rb"[ |:]{0,8}(?:[-+]?\d[\d.eE+\-]*|[Nn]one|null|[Tt]rue|[Ff]alse)(?: {0,4}[,;|%(]| {2}|\s*$)"
 # The same without a time: Python's loggers as they are, uvicorn's, and what programs write to standard error by custom.
 _BARE: Final = re.compile(
     rb"(?:\(\w+ pid=[^)]{1,60}\) ?|\[rank\d+\]: ?)?(?:\[?(?:ERROR|CRITICAL|FATAL)\]?[: |]|(?:[Ee]rror|[Ff]atal): )"
+    rb"(?!" + _FIGURE + rb")"
 )
 _KERNEL: Final = re.compile(
     rb"(?:.{0,60} kernel: )?\[ {0,8}\d{1,9}\.\d{1,6}\] .*"

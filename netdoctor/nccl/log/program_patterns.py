@@ -181,14 +181,14 @@ PATTERNS: Final = (
     ),
     row(
         "node_failed",
-        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|containerstatusunknown|marked dead|marked as dead",
-        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding, setting DOWN|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|ContainerStatusUnknown|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
+        "not responding|node failure|node_fail|nodelost|nodenotready|node is not ready|marked dead|marked as dead",
+        r"error: Nodes? (?P<host2>[\w.\-,\[\]]{1,200}) not responding, setting DOWN|DUE TO NODE FAILURE|Node failure on (?P<host>[\w.\-]+)|NODE_FAIL|NodeLost|NodeNotReady|node is not ready|marked (?:as )?dead because.{0,80}heartbeats",
     ),
     # Slurm's src/slurmctld/ping_nodes.c and node_mgr.c: a ping without an answer, which is sent again, and the answer
     row(
         "node_silent",
-        "not responding|now responding",
-        r"error: Nodes? (?P<host>[\w.\-,\[\]]{1,200}) not responding\b(?!, setting DOWN)|\bNodes? (?P<host2>[\w.\-,\[\]]{1,200}) (?P<over>now responding)\b",
+        "not responding|now responding|containerstatusunknown",
+        r"ContainerStatusUnknown|error: Nodes? (?P<host>[\w.\-,\[\]]{1,200}) not responding\b(?!, setting DOWN)|\bNodes? (?P<host2>[\w.\-,\[\]]{1,200}) (?P<over>now responding)\b",
         "host over",
     ),
     row(

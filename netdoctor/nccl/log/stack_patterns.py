@@ -208,7 +208,7 @@ _UNSTARTED: Final = (
     row(
         "unstarted",
         "response from daemon|unresolvable cdi|failed to start container|error from server (",
-        r"Error response from daemon: (?P<launch>.{1,200})|(?P<launch2>unresolvable CDI devices .{1,80})|(?P<launch3>failed to start container .{1,160})|Error from server \((?!NotFound|AlreadyExists)(?P<launch4>\w{1,40}\): .{1,200})",
+        r"Error response from daemon: (?P<launch>.{1,200})|(?P<launch2>unresolvable CDI devices .{1,80})|(?P<launch3>failed to start container .{1,160})|(?<![a-z]: )(?<![\"'`])Error from server \((?!NotFound|AlreadyExists)(?P<launch4>\w{1,40}\): .{1,200})",
     ),
     # kube-scheduler's own log: pkg/scheduler/schedule_one.go, structured by klog
     row(

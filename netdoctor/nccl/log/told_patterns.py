@@ -13,12 +13,19 @@ from typing import Final, Literal
 from netdoctor.nccl.log.pattern import BEGIN, END, QUOTE, Pattern, row
 
 _GROUP: Final = re.compile(r"\(\?P<(\w+)>")
+# A comment, an option and what it is for, a program's settings, and what a model was asked or wrote: nobody says it.
+_NOT_SAID: Final = (
+    r"\s{0,8}(?:#(?!!)|//|--?[a-z][\w\-]{1,60}[ =])"
+    r"|.{0,200}?(?:\b(?-i:Namespace|\w{0,40}(?:Args|Arguments|Config))\("
+    r"|\b(?:received request|prompts?|questions?|answers?|predictions?|references?|completions?|sample \d{1,9})['\"]?\s?[:=] )"
+)
 _KERNEL: Final = r"(?:(?P<host>[\w.\-]+) kernel: .{0,60}?)?"
 
 
 def _told(needles: str, regex: str, kind: Literal["told", "told_node"] = "told", follow: int = 0) -> Pattern:
     """Each group tells events apart but `host`, which says whose they are."""
-    return row(kind, needles, regex, " ".join(name for name in _GROUP.findall(regex) if name != "host"), follow)
+    said = rf"^(?!{_NOT_SAID}).*?(?:{regex})"
+    return row(kind, needles, said, " ".join(name for name in _GROUP.findall(regex) if name != "host"), follow)
 
 
 def _of_the_node(needles: str, regex: str) -> Pattern:
