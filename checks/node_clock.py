@@ -58,5 +58,5 @@ def _time(clock: Clock, vantage: Vantage) -> Finding:
     if clock.kept:
         measured = {"maxerror": Quantity(clock.error, "s")} if isinstance(clock.error, float) else {}
         return ok("the clock is kept in time, by the kernel's word", subject=SUBJECT, measured=measured)
-    note = "nothing keeps the clock in time, by the kernel's word: how far apart nodes are is measured where several run the all-reduce"
+    note = "nothing keeps the clock in time, by the kernel's word: an all-reduce over nodes measures how far apart they are"
     return ok("the clock shows a possible time", subject=SUBJECT, notes=(note,))

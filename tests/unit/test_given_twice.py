@@ -57,7 +57,7 @@ def test_one_device_takes_both(tmp_path: pathlib.Path) -> None:
     [
         ({"NETDOCTOR_FORMAT": "yaml"}, "netdoctor: NETDOCTOR_FORMAT: must be one of"),
         ({"NETDOCTOR_EXIT_STYLE": "x"}, "netdoctor: NETDOCTOR_EXIT_STYLE: must be one of"),
-        ({"NETDOCTOR_OUTPUT": "r.csv"}, "netdoctor: NETDOCTOR_OUTPUT: r.csv: no format"),
+        ({"NETDOCTOR_OUTPUT": "r.csv"}, "netdoctor: NETDOCTOR_OUTPUT: r.csv: this command writes no .csv"),
         ({"NETDOCTOR_HOST_ROOT": "/nowhere"}, "netdoctor: NETDOCTOR_HOST_ROOT: /nowhere: no such directory"),
         (
             {"NETDOCTOR_BRIEF": "1", "NETDOCTOR_FORMAT": "json"},
