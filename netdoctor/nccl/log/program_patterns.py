@@ -64,7 +64,9 @@ PATTERNS: Final = (
     row(
         "store",
         "store based barrier|client socket|failed to connect to|socket has timed out|gai error|waiting for clients|connect() timed out|rendezvoustimeouterror|c10d store has failed|wait timeout after",
-        r"^(?!.*ncclUniqueId)(?:.*)(?:in store based barrier.{0,160}\(world_size=(?P<world2>\d+), worker_count=(?P<joined2>\d+)|client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100}))",
+        # an agent says the lookahead's words of a rendezvous that it has joined: the host of the store went before it
+        # (elastic/rendezvous/dynamic_rendezvous.py, _keep_alive and shutdown)
+        r"^(?!.*ncclUniqueId)(?!.*\bhas failed to (?:send a keep-alive heartbeat to|shutdown) the rendezvous\b)(?:.*)(?:in store based barrier.{0,160}\(world_size=(?P<world2>\d+), worker_count=(?P<joined2>\d+)|client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100}))",
         follow=1,
     ),
     row(
