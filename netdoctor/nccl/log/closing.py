@@ -73,10 +73,6 @@ _TOTAL: Final = re.compile(
     rb"(?P<part>[A-Za-z]{1,12}: total time)\b\W{1,4}\d|(?:total (?:train\w*|run) time|train\w* total time)\b\W{1,4}\d",
     re.IGNORECASE,
 )
-# An evaluation's figure in the line of the last step itself: "step:2850/2850 val_loss:3.27"
-_EVALUATED: Final = re.compile(
-    rb"(?<![a-z])(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[_ /](?:\w{1,20}[_ ])?\w{1,20}\W{1,4}\d", re.IGNORECASE
-)
 # What a shell's script says of its end, a scheduler of the exit, and bash's `time`.
 _EXIT: Final = re.compile(
     rb"(?:.{0,60}\b(?:exit(?:ed|ing)?(?: with)?(?: (?:code|status))?|exit_?code|rc|return(?:ed)? ?(?:code|status)?|status)"
@@ -244,14 +240,6 @@ def end(
     told = told or [work]
     if rest <= 0 and number and _last(told):
         return told[-1]
-    if (
-        told == [work]
-        and counts.line == work[1]
-        and counts.full
-        and _EVALUATED.search(work[1][:_LONGEST])
-        and not doubtful(work[1])
-    ):
-        return work
     if rest <= 0 and number and _OF_ALL.match(_words(work[1][:_LONGEST])):
         behind.insert(0, (number, work[1][:_LONGEST]))
     done = rest <= 1 and (number or len(told) > _TOLD)  # some count from zero; "done" by itself is done with nothing
