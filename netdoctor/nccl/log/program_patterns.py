@@ -179,7 +179,7 @@ PATTERNS: Final = (
     row(
         "oom",
         "out of memory|outofmemory|resource_exhausted|cublas_status_alloc_failed|memoryallocation",
-        r"(?P<what>CUDA out of memory|(?:torch\.|cuda\.|HIP )OutOfMemoryError|HIP out of memory|CUDA error: out of memory|RESOURCE_EXHAUSTED: .{0,40}Out of memory|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation)(?:.{0,30}Tried to allocate (?P<bytes>[\d.]+ \w+))?(?:.{0,30}GPU (?P<gpu>\d+))?",
+        r"(?P<what>CUDA out of memory|(?:torch\.|cuda\.|HIP )OutOfMemoryError|HIP out of memory|CUDA error: out of memory|CUDA runtime api error \"out of memory\"|RESOURCE_EXHAUSTED: .{0,40}Out of memory|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation)(?:.{0,30}Tried to allocate (?P<bytes>[\d.]+ \w+))?(?:.{0,30}GPU (?P<gpu>\d+))?",
     ),
     row(
         "node_failed",
@@ -199,12 +199,18 @@ PATTERNS: Final = (
         r"Container \S+ (?P<why16>failed (?:liveness|startup) probe), will be restarted|CANCELLED AT \S+(?! DUE TO TASK FAILURE)(?: DUE TO (?P<why>TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL \w+))?|(?P<why2>DUE TO TIME LIMIT|DUE TO PREEMPTION)|(?:reason|status|phase)\W{1,12}(?P<why3>Evicted)\b|node was (?P<why4>low on resource)(?:: (?P<resource>[\w\-]+))?|The node had condition: \[(?P<why21>\w+)|\b(?P<why22>Preempted) by (?:a )?pod\b|Received (?:Signals\.)?(?P<why5>SIGTERM|SIGINT|SIGHUP|15|2|1) death signal|got signal: (?P<why6>15|2|1)\b|(?P<why7>KeyboardInterrupt)(?!(?:: |\([\"'])terminated)|KeyboardInterrupt(?:: |\([\"'])(?P<why19>terminated)|srun: (?P<why8>Force Terminated)|exited on signal (?P<why9>15|2)\b|tasks? [\d,\-]+: (?P<why10>Terminated)|(?P<why11>imminent node shutdown)|\b(?:received|receiving|caught|got|handling) (?:signal:? |\w+ signal )?(?P<why12>SIGTERM|SIGINT|SIGHUP|SIGUSR[12])\b|(?:(?:received|died from) signal |crashed with exit code -)(?P<why17>15|2)\b|The process receives a (?P<why18>SIGTERM)\b|(?:job|pod|node|instance|machine|VM)\b.{0,60} (?P<why13>preempted)\b|(?P<why14>TERM_RUNLIMIT)|PBS: job killed: (?P<why15>walltime)|salloc: Job allocation \d+ has been (?P<why20>revoked)|return code = -(?P<why23>15|2|1)\b",
         "why",
     ),
-    # also Paddle's launcher, of all processes of a node (distributed/fleet/launch.py), and GROMACS (src/gromacs/mdrun/runner.cpp)
     row(
         "finished",
-        "worker group|passed|out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|training has |finished training|max_epochs|max_steps|destroy_process_group|has not been destroyed before|training done|training is|training over|exit code 0|completed successfully|saving final|run finished|finished mdrun|local processes completed",
-        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>\blaunch\.py:\d{1,6}\] Local processes completed\.|^Finished mdrun on (?:rank|node) 0 |worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|(?P<words3>exit code 0\b))",
+        "worker group|passed|out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|training has |finished training|max_epochs|max_steps|destroy_process_group|has not been destroyed before|training done|training is|training over|exit code 0|completed successfully|saving final|run finished",
+        r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|(?P<words3>exit code 0\b))",
         "left right whole destroyed words",  # a process, or a part of the work, came to its end: also where another one had died
+    ),
+    # Paddle's launcher, of all processes of a node (distributed/fleet/launch.py), and GROMACS (src/gromacs/mdrun/runner.cpp)
+    row(
+        "finished",
+        "finished mdrun|local processes completed",
+        r"(?P<whole>\blaunch\.py:\d{1,6}\] Local processes completed\.|\bFinished mdrun on (?:rank|node) 0 )",
+        "whole",
     ),
     # what ncclras prints, pasted: src/ras/client_support.cc
     row(
