@@ -158,3 +158,48 @@ def test_a_path_between_gids(local: str, remote: str, word: str, high: bool) -> 
     first = fails(_RTR.format(local, remote))[0]
     assert (first.cause, word in first.message) == ("roce_gid", True), first.message
     assert (first.evidence["confidence"] == "high") is high
+
+
+def test_srun_s_label_before_torchrun_is_no_rank() -> None:
+    broken = '  File "/w/train.py", line 9\n    grouped (4 GPUs)\n             ^^^^\nSyntaxError: invalid syntax\n'
+    agent = "E0325 15:32:00.741000 76 site-packages/torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1)"
+    agent += " local_rank: 0 (pid: 767) of binary: /usr/bin/python\n"
+    report = "Failures:\n[1]:\n  time      : 2026-03-25_15:32:00\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 8)\n"
+    report += (
+        "  error_file: <N/A>\n  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n"
+    )
+    report += "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-25_15:32:00\n  host      : n0\n"
+    report += "  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 7)\n  error_file: <N/A>\n"
+    one = "".join(f"{label}: {line}\n" for label in "01" for line in (broken * 2 + agent).splitlines())
+    one += "".join(f"0: {line}\n" for line in report.splitlines())
+    end = "srun: error: n0: task 0: Exited with exit code 1\n"
+    assert "SyntaxError" in diagnose(parse_text(one + end))[0].message
+    bare = "".join(f"0: {line}\n" for line in (agent + report).splitlines()) + end
+    assert "error_file" not in diagnose(parse_text(bare))[0].message
+
+
+def test_vllm_s_mark_of_a_worker_says_whose_a_line_is() -> None:
+    trace = [
+        "Traceback (most recent call last):",
+        '  File "/w/run.py", line 3, in <module>',
+        "    go()",
+        "ValueError: no such x",
+    ]
+    said = "".join(f"(VllmWorker rank=5 pid=97) ERROR 04-01 08:04:31 [multiproc_executor.py:383] {line}\n" for line in trace)
+    assert "rank 5" in diagnose(parse_text(said))[0].message
+
+
+def test_dali_s_word_of_a_full_gpu_is_memory() -> None:
+    said = (
+        'Traceback (most recent call last):\n  File "/w/run.py", line 3, in <module>\n    go()\nRuntimeError: Critical error in'
+    )
+    said += ' pipeline: [/opt/dali/dali/util/cuda_utils.h:69] CUDA runtime api error "out of memory"\n'
+    assert "the memory of a GPU is used up" in diagnose(parse_text(said))[0].message
+
+
+@pytest.mark.parametrize("op", ["async_io", "gds"])
+def test_an_op_that_deepspeed_cannot_build_is_no_trouble(op: str) -> None:
+    warned = f"\x1b[93m [WARNING] \x1b[0m {op} requires the dev libaio .so object and headers but these were not found.\n"
+    warned += f"\x1b[93m [WARNING] \x1b[0m {op}: please install the libaio-dev package with apt\n"
+    finding = diagnose(parse_text(warned + "NCCL version 2.27.5+cuda12.9\n"))[0]
+    assert (finding.status, "begun" in finding.message) == (Status.UNKNOWN, True)

@@ -57,6 +57,7 @@ _ONE_RANK: Final = (
 _RANKS: Final = (
     "how many ranks its header lists; make MPI=1; srun --mpi=list; or one process for several GPUs: all_reduce_perf -g 8"
 )
+_BEGUN: Final = "NCCL told no more than its version, as where a first communicator is begun: nothing shows that it came up"
 _RAN: Final = re.compile(r"ran for (\d{1,12}) milliseconds")  # ProcessGroupNCCL.cpp, checkTimeout
 
 
@@ -260,8 +261,9 @@ def _quiet(log: LogFacts, end: Outcome, evidence: dict[str, Any]) -> Finding:
         return Finding(Status.PASS, done, evidence=evidence, notes=spoken.notes(log), check="log")
     if not log.nccl_lines:
         full = any("bar" in e.data for e in log.of("finished"))
-        text = _FULL if full else "there is no line of NCCL in this log"
-        return _unknown(text, "job", evidence, _RUNS if full else "NCCL_DEBUG=INFO")
+        text = _FULL if full else _BEGUN if log.nccl_version else "there is no line of NCCL in this log"
+        how = "NCCL_DEBUG=INFO" + ("; the logs of the other nodes, of that moment" if log.nccl_version else "")
+        return _unknown(text, "job", evidence, _RUNS if full else how)
     if Level.INFO not in log.levels and end.ending is not Ending.FINISHED:
         return _unknown("the log is too terse to tell: it has no INFO line", "job", evidence, "NCCL_DEBUG=INFO")
     if log.libibverbs_missing and sockets_between_nodes(log) and log.many_nodes and not log.workstation:

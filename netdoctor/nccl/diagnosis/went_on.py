@@ -191,7 +191,8 @@ def _of_the_script(log: LogFacts, e: Event) -> bool:
     lacked = e.kind == "unstarted" and Wording.COMMAND_NOT_FOUND.within(e.text)
     if e.rank is not None or not (lacked or e.kind in {"exception", "raised"} or (e.kind == "trouble" and "what" in e.data)):
         return False
-    if Wording.MARK_OF_A_TASK.within(e.text):  # of a task that is a launcher of several ranks
+    # of a task that is a launcher of several ranks; a traceback is told without the mark, and its last line by itself with it
+    if any(Wording.MARK_OF_A_TASK.within(o.text) for o in log.events if (o.file, o.line) == (e.file, e.line)):
         return False
     return any(o.line > e.last and o.file == e.file and Wording.MARK_OF_A_TASK.within(o.text) for o in log.events)
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from netdoctor.nccl.log.counts import Counts
 from netdoctor.nccl.log.levels import Level, level
 
 LINES: Final = 25  # at the end of a log, in which a program says that it is done
@@ -63,7 +64,15 @@ _OF_ALL: Final = re.compile(
     + rb"|best metric: [\d.]{1,12} \(epoch \d{1,6}\)$",  # the last of timm's train.py
     re.IGNORECASE,
 )
-_TOOK: Final = re.compile(_WHOLE + rb"(?: \w{1,12})? (?:took|lasted|has taken)\b.{0,20}\d", re.IGNORECASE)
+_TOOK: Final = re.compile(
+    _WHOLE + rb"(?: \w{1,12})? (?:took|lasted|has taken)\b.{0,20}\d",
+    re.IGNORECASE,
+)
+# The same of a total, which may be an evaluation's ("Test: Total time: 0:08:44 (0.1878 s / it)", as MetricLogger tells it).
+_TOTAL: Final = re.compile(
+    rb"(?P<part>[A-Za-z]{1,12}: total time)\b\W{1,4}\d|(?:total (?:train\w*|run) time|train\w* total time)\b\W{1,4}\d",
+    re.IGNORECASE,
+)
 # What a shell's script says of its end, a scheduler of the exit, and bash's `time`.
 _EXIT: Final = re.compile(
     rb"(?:.{0,60}\b(?:exit(?:ed|ing)?(?: with)?(?: (?:code|status))?|exit_?code|rc|return(?:ed)? ?(?:code|status)?|status)"
@@ -202,15 +211,30 @@ def in_words(line: bytes) -> bool:
 
 def took(line: bytes) -> bool:
     """Whether a line says how long all the work took: a part's would come again."""
-    return (b" took " in line or b" lasted " in line or b" taken " in line) and _TOOK.match(_words(line[:_LONGEST])) is not None
+    if b"otal t" in line and _TOTAL.match(_words(line[:_LONGEST])):
+        return True
+    named = b" took " in line or b" lasted " in line or b" taken " in line
+    return named and _TOOK.match(_words(line[:_LONGEST])) is not None
+
+
+def _total(tail: Sequence[tuple[int, bytes]], counts: Counts) -> tuple[int, bytes] | None:
+    """The line that says how long all took, behind the last one that counts, where the outermost count is full; an evaluation's
+    says that only where nothing else was done."""
+    for at, said in tail:
+        found = _TOTAL.match(_words(said[:_LONGEST])) if b"otal t" in said else None
+        if found and at > counts.number and counts.whole and not (found["part"] and counts.numbered) and not doubtful(said):
+            return at, said
+    return None
 
 
 def end(
-    tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes], rest: int, *, once: bool = False
+    tail: Sequence[tuple[int, bytes]], work: tuple[int, bytes], counts: Counts, *, once: bool = False
 ) -> tuple[int, bytes] | None:
-    """The line among a log's last ones that says that the program came to its end; `work` is the last that shows work, `rest`
-    what was left of it by the last count; `once`: how long all took is told a single time."""
-    number = work[0]
+    """The line among a log's last ones that says that the program came to its end; `work` is the last that shows work, `counts`
+    what that program counts; `once`: how long all took is told a single time."""
+    if once and (whole := _total(tail, counts)) is not None:
+        return whole
+    number, rest = work[0], counts.left
     behind = [(at, said[:_LONGEST]) for at, said in tail if at > number]
     told = [(at, said) for at, said in behind if said.strip()]
     told = told or [work]
@@ -223,7 +247,9 @@ def end(
         if level(said) is Level.WARNED or _NOT_YET.search(_NO_DOUBT.sub(b"", said)) or doubtful(said):
             continue
         words = _words(said)
-        completed = (done and (_COMPLETED.match(words) or _EXIT.match(words) or _in_other_words(said))) or (once and took(said))
+        completed = (done and (_COMPLETED.match(words) or _EXIT.match(words) or _in_other_words(said))) or (
+            once and _TOOK.match(words)
+        )
         result = rest <= 0 and number and (_RESULT.match(words) or _ROW.match(said))
         if completed or result or at == number:
             return at, said

@@ -10,6 +10,8 @@ _SHARE: Final = 100  # a hundredth of the whole is as good as none
 _TOTALS: Final = 256
 _OFTEN: Final = 3  # lines of one total before what lies between them is known
 _COUNT: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./:\-]|\.\d)")
+# The first that a line has, whatever stands behind it: "[10/10: 2560/3750 (67%)]".
+_FIRST: Final = re.compile(rb"(?<![\w./\-])(?P<at>\d{1,10}) {0,12}(?:/|of|out of) {0,12}(?P<all>\d{1,10})(?![\w./\-]|:\d)")
 # A program's own count of its steps, of epochs where it counts these too: "step:1335/1335", "Epoch [5/5], Step [600/600]".
 _STEPS: Final = re.compile(
     rb"\b(?:global[_ ]?|train\w*_)?(?:steps?|iter(?:ation)?s?)\b\W{0,12}"
@@ -85,6 +87,10 @@ class Counts:
     def __init__(self) -> None:
         self.line = b""  # the last that counts steps
         self._left = 0
+        self.number = 0  # of the last line that counts
+        self.numbered = False  # it numbers steps or epochs, and not of an evaluation alone
+        self._from_nought = set[int]()  # totals
+        self._outermost = True  # the last line that counts begins with a full count
         self._bars: dict[bytes, bytes] = {}  # what bars count up to -> how far they have come
         self._each: dict[int, _Count] = {}
         self._total = 0  # of the steps, by their last line
@@ -100,6 +106,7 @@ class Counts:
         self._trains |= not self.evaluates
         self._counted = False
         step, epoch = _NUMBER.search(line[:_LONGEST]), _OF_AN_EPOCH.search(line[:_LONGEST])
+        self.numbered |= not self.evaluates and bool(step or epoch)
         self.anew = False
         if step is None or self.evaluates:
             return
@@ -107,7 +114,7 @@ class Counts:
         self.anew = at * 2 < self._at and of <= self._epoch  # other ranks lag less
         self._at, self._epoch = at, of
 
-    def feed(self, line: bytes) -> int:
+    def feed(self, line: bytes, number: int = 0) -> int:
         """The largest number that a line counts up to; 0 where it counts nothing."""
         if b"/" not in line and b" of " not in line:
             return 0
@@ -122,6 +129,8 @@ class Counts:
         last = own or {(int(one["at"]), int(one["all"])) for one in _COUNT.finditer(head)}
         if not last:
             return 0
+        first = _FIRST.search(head)
+        self._outermost, self.number = first is not None and self._is_last(int(first["at"]), int(first["all"])), number
         self._counted = bar is not None or any(all_ in self._each for _, all_ in own)  # of one line may be a first one only
         if steps is not None:
             self._goes_on(int(steps["at"]), int(steps["all"]))
@@ -156,6 +165,12 @@ class Counts:
         count = self._each.get(all_)
         return count is not None and count.lines >= _OFTEN and count.ends(at, all_)
 
+    def _is_last(self, at: int, all_: int) -> bool:
+        """Whether a count is at its end, or at one less where it began with nought."""
+        if at == 0 and len(self._from_nought) < _TOTALS:
+            self._from_nought.add(all_)
+        return at == all_ or (at + 1 == all_ and all_ in self._from_nought)
+
     def redrawn(self, line: bytes) -> bool:
         """Whether a bar shows nothing new: none of its steps, or what it has shown, as where tqdm draws it again to close it,
         also behind what ended the program."""
@@ -189,6 +204,11 @@ class Counts:
         lines = max((count.lines for count in self._each.values()), default=0)
         most = ((all_, count) for all_, count in self._each.items() if count.lines == lines)
         return max((count.short(all_, self._counted) for all_, count in most), default=0)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the outermost count of the last line that has one is full, where that may leave out what is within it."""
+        return self._outermost or not self.left
 
     @property
     def full(self) -> str:

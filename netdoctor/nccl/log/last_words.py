@@ -267,8 +267,7 @@ class LastWords:
     @property
     def begun(self) -> str:
         """What the program said last that it does, where that is among the last lines."""
-        lines = (line for _, line in list(self._tail)[-2::-1])
-        said = next((line for line in lines if _BEGUN.search(line) and not _LAUNCHERS.search(line)), b"")
+        said = next((line for _, line in list(self._tail)[-2::-1] if _BEGUN.search(line) and not _LAUNCHERS.search(line)), b"")
         return said.strip()[:200].decode("utf-8", "replace")
 
     @property
@@ -295,10 +294,10 @@ class LastWords:
 
     def work(self, line: bytes, number: int) -> int:
         """A line that shows work; the number that it counts up to, or 0; -1 where it shows nothing new."""
-        if self._counts.redrawn(line):
+        if self._counts.redrawn(line) or closing.took(line):
             return -1
         self._counts.follow(line)
-        counted = self._counts.feed(line)
+        counted = self._counts.feed(line, number)
         if self._stops:
             self._counts.stopped()
         if not (counted and self._work and self._counts.filled(line)):  # when it is drawn full says nothing of what came first
@@ -324,7 +323,8 @@ class LastWords:
     @property
     def end(self) -> tuple[int, bytes] | None:
         """The line with which the program says that it is done, where that is the last that the log tells."""
-        return closing.end(self._tail, (self._work_at, self._work), self._counts.left, once=self._took == 1)
+        once = self._took == 1 and not _BEGUN.search(self.latest)
+        return closing.end(self._tail, (self._work_at, self._work), self._counts, once=once)
 
     def feed(self, line: bytes, number: int) -> bool:
         """Whether it is of what goes wrong."""

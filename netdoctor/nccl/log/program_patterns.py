@@ -64,7 +64,9 @@ PATTERNS: Final = (
     row(
         "store",
         "store based barrier|client socket|failed to connect to|socket has timed out|gai error|waiting for clients|connect() timed out|rendezvoustimeouterror|c10d store has failed|wait timeout after",
-        r"^(?!.*ncclUniqueId)(?:.*)(?:in store based barrier.{0,160}\(world_size=(?P<world2>\d+), worker_count=(?P<joined2>\d+)|client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100}))",
+        # an agent says of a rendezvous that it has joined that it cannot keep it alive or shut it down: the host of the store
+        # went before it (elastic/rendezvous, the dynamic one)
+        r"^(?!.*ncclUniqueId)(?!.*\bhas failed to (?:send a keep-alive heartbeat to|shutdown) the rendezvous\b)(?:.*)(?:in store based barrier.{0,160}\(world_size=(?P<world2>\d+), worker_count=(?P<joined2>\d+)|client socket has (?:timed out|failed to connect)(?!.{0,120}errno: 97)|failed to connect to \(|socket has timed out|gai error: (?P<gai>-?\d+)|Timed out after \d+ seconds waiting for clients(?:\. (?P<joined>\d+)/(?P<world>\d+) clients joined)?|connect\(\) timed out|connection to the C10d store has failed|RendezvousTimeoutError|wait timeout after \d+ms, keys: (?P<keys>\S{1,100}))",
         follow=1,
     ),
     row(
@@ -177,7 +179,7 @@ PATTERNS: Final = (
     row(
         "oom",
         "out of memory|outofmemory|resource_exhausted|cublas_status_alloc_failed|memoryallocation",
-        r"(?P<what>CUDA out of memory|(?:torch\.|cuda\.|HIP )OutOfMemoryError|HIP out of memory|CUDA error: out of memory|RESOURCE_EXHAUSTED: .{0,40}Out of memory|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation)(?:.{0,30}Tried to allocate (?P<bytes>[\d.]+ \w+))?(?:.{0,30}GPU (?P<gpu>\d+))?",
+        r"(?P<what>CUDA out of memory|(?:torch\.|cuda\.|HIP )OutOfMemoryError|HIP out of memory|CUDA error: out of memory|CUDA runtime api error \"out of memory\"|RESOURCE_EXHAUSTED: .{0,40}Out of memory|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation)(?:.{0,30}Tried to allocate (?P<bytes>[\d.]+ \w+))?(?:.{0,30}GPU (?P<gpu>\d+))?",
     ),
     row(
         "node_failed",
@@ -202,6 +204,13 @@ PATTERNS: Final = (
         "worker group|passed|out of bounds values|avg bus|destroy complete|train_runtime|training complete|training finished|training has |finished training|max_epochs|max_steps|destroy_process_group|has not been destroyed before|training done|training is|training over|exit code 0|completed successfully|saving final|run finished",
         r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|(?P<words3>exit code 0\b))",
         "left right whole destroyed words",  # a process, or a part of the work, came to its end: also where another one had died
+    ),
+    # Paddle's launcher, of all processes of a node (distributed/fleet/launch.py), and GROMACS (src/gromacs/mdrun/runner.cpp)
+    row(
+        "finished",
+        "finished mdrun|local processes completed",
+        r"(?P<whole>\blaunch\.py:\d{1,6}\] Local processes completed\.|\bFinished mdrun on (?:rank|node) 0 )",
+        "whole",
     ),
     # what ncclras prints, pasted: src/ras/client_support.cc
     row(

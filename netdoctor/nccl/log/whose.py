@@ -16,6 +16,8 @@ _OWN: Final = re.compile(rb"^ {0,8}\d{1,7}: (?:[\w.\-]{1,253}: |\[default\d{1,4}
 # The program's own mark at the begin of what it says: "rank 3: done", "10:00:01 Rank=3 | done".
 _BEGINS: Final = re.compile(
     rb"^[\d\-/:.,TZ \[\]]{0,40}\(?[Rr](?:ank|ANK)[ _#:=]{0,2}(\d{1,7})\)?(?::| ?[|>]| - |\]:?)(?! ?\d{1,7}\b)"
+    # and vLLM's of a worker (v1/executor/multiproc_executor.py)
+    rb"|^\(\w{1,60} rank=(\d{1,7}) pid=\d{1,9}\)"
 )
 _NODE: Final = re.compile(
     rb"([a-z][a-z\-]{0,60}\d[a-z\d\-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}): "

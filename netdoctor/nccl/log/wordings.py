@@ -60,6 +60,8 @@ class Wording(Enum):
     OF_WHO_STARTS = (
         r"launch\.py:\d|elastic|closing signal|\b(?:srun|slurmstepd|torchrun|mpirun|mpiexec|prterun): |^\S+ FAILED$"
         r"|the job to be terminated|, thus causing$"
+        # torchrun's report (elastic/multiprocessing/errors)
+        r"|^(?: *\d{1,7}: )?(?:Failures:$| {2}(?:error_file|traceback) *: )"
     )
     OF_C10 = r"\.cpp:\d+\] "
     COMPLAINT = ": error: "  # argparse, compilers (GNU coding standards, errors)
