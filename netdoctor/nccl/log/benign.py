@@ -63,7 +63,7 @@ _OTHERS: Final = re.compile(
     # DeepSpeed's report of ops says what each would need, which most jobs do not use (op_builder, async_io and gds)
     rb"|\[WARNING\].{0,12}(?:async_io|gds)(?: requires the dev libaio|:)|\bGDS is not compatible\b"
     rb"|If libaio is already installed \(perhaps from source\)"
-    # Paddle counts a model's operations (hapi/dynamic_flops.py) and leaves out those it knows no rule for
+    # Paddle counts a model's operations (dynamic_flops.py of its hapi) and leaves out those it knows no rule for
     rb"|Cannot find suitable count function for "
     # Ray says so above 95 % at the level of an error, of what it would meet if it had to spill: file_system_monitor.cc
     rb"|file_system_monitor\.cc.{1,300} will fail if ",

@@ -205,7 +205,7 @@ PATTERNS: Final = (
         r"(?P<right>Out of bounds values : 0 OK)|(?P<whole>worker group (?:successfully finished|finished \(SUCCEEDED\))|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed))* in )|Avg bus bandwidth|train_runtime|(?P<words>(?<!once )(?<!when )(?<!until )(?<!after )training (?:has |is )?(?:completed?|finished|done|over(?! \w))|finished training)|`?max_(?:epochs|steps)(?:=\d+)?`? reached|(?P<left>(?P<destroyed>Destroy COMPLETE)|destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed before|(?P<words2>completed successfully)|(?P<words3>exit code 0\b))",
         "left right whole destroyed words",  # a process, or a part of the work, came to its end: also where another one had died
     ),
-    # Paddle's launcher, of all processes of a node (distributed/fleet/launch.py), and GROMACS (src/gromacs/mdrun/runner.cpp)
+    # Paddle's launcher, of all processes of a node (launch.py of its fleet), and GROMACS (src/gromacs/mdrun/runner.cpp)
     row(
         "finished",
         "finished mdrun|local processes completed",
