@@ -80,7 +80,7 @@ def _of_form(first: bytes, size: int, path: str) -> Obstacle | None:
     wide, order = first[4:5] == b"\2", ">" if first[5:6] == b"\2" else "<"
     # e_phoff, e_phentsize and e_phnum (elf(5)): without its whole table of segments nothing is loaded (fs/binfmt_elf.c).
     at, where, form = (32, 54, "Q") if wide else (28, 42, "I")
-    if size >= (64 if wide else 52):
+    if min(size, len(first)) >= (64 if wide else 52):  # of a file that is written meanwhile the beginning may be shorter
         (table,), (each, count) = struct.unpack_from(order + form, first, at), struct.unpack_from(f"{order}HH", first, where)
         if table + each * count <= size:
             return None

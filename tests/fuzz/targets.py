@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from netdoctor.allreduce import events, verdict
-from netdoctor.cli import clean, env, fleet, log, ras, setup
+from netdoctor.cli import clean, env, fleet, log, ras, setup, startable
 from netdoctor.cluster import messages
 from netdoctor.cluster.coordinator import SUBJECTS
 from netdoctor.cluster.observations import Cluster, Nodes
@@ -326,6 +326,13 @@ def read_library(data: bytes) -> None:
         elf.describe(file(data, "one.so"))
 
 
+def read_program(data: bytes) -> None:
+    path = file(data, "program")
+    Path(path).chmod(0o755)
+    found = startable.obstacle(path, direct=True)
+    assert found is None or (found.why and found.code in (126, 127))
+
+
 def cleaned(data: bytes) -> None:
     clean.clean(data.decode("utf-8", "backslashreplace"))
 
@@ -355,6 +362,7 @@ TARGETS: dict[str, Target] = {
     "counters": Target(machines.of_counters, machines.read_counters, mutate.of_json),
     "past": Target(lambda: [json.dumps(LOOK).encode()], read_past, mutate.of_json),
     "libraries": Target(libraries, read_library),
+    "programs": Target(lambda: [*libraries(), b"#!/bin/sh\n", b"#!/usr/bin/env bash\necho\n", b"echo hi\n"], read_program),
     "clean": Target(clean_seeds, cleaned),
     "diagnostic": Target(lambda: machines.SEEDS["diagnostic"], machines.read_diagnostic, mutate.of_json),
     "hosts": Target(lambda: machines.SEEDS["hosts"], machines.read_hosts),
