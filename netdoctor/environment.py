@@ -156,6 +156,7 @@ _LAUNCHERS: Final = (
     *_rows("slurm", Role.NAME, "SLURM_JOB_ID", of=Of.START),
     *_rows("slurm", Role.NAME, "SLURM_JOBID SLURM_JOB_UID SLURMD_NODENAME SLURM_SCRIPT_CONTEXT SLURM_NTASKS_PER_NODE"),
     *_rows("slurm", Role.SETTING, "SLURM_CPU_BIND SLURM_GPU_BIND SLURM_GPUS_ON_NODE SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK"),
+    *_rows("slurm", Role.SETTING, "SLURM_SHARDS_ON_NODE"),
     *_rows("slurm", Role.SETTING, "SLURM_JOB_GPUS SLURM_STEP_GPUS", of=Of.DEVICES),
     # Other batch systems: that there is a job is all that is asked of them.
     *_rows("pbs", Role.IN_JOB, "PBS_JOBID"),

@@ -15,6 +15,14 @@ from netdoctor.textsafe import listed
 
 USED: Final = "GPUs in use"
 MPS: Final = "CUDA_MPS_PIPE_DIRECTORY"
+# By what a batch system says that it gives one GPU to several jobs: Slurm's gres/shard and gres/mps (src/plugins/gres, their
+# set_env).  LSF does so where it is not told otherwise ("mode=shared:j_exclusive=no", IBM's documentation of bsub -gpu).
+SHARED: Final = {
+    "SLURM_SHARDS_ON_NODE": "Slurm shares the GPUs among jobs (gres/shard)",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "an MPS server shares the GPUs",
+}
+LSF: Final = "LSB_JOBID"
+LENT: Final = "which LSF gives to several jobs unless it is asked not to (bsub -gpu, j_exclusive=yes)"
 WHOSE: Final = "see whose it is: another job's, or left behind by one that ended"
 STUCK: Final = "no signal ends it: see where its threads stand; where they stay there, drain the node and reboot it"
 
@@ -24,6 +32,8 @@ def judge(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Findin
 
     Of a GPU in MIG mode NVML tells the processes of all its instances (nvml.h, nvmlDeviceGetComputeRunningProcesses).
     """
+    if shared := next((words for name, words in SHARED.items() if environ.get(name)), ""):
+        return _skip(shared)
     own, pairs = {one.pid for one in ranks.seen or ()}, gpus.of_the_job or ()
     here = [gpu for _, gpu in pairs if gpu is not None and gpu.mig is False]
     busy = [gpu for gpu in here if gpu.processes and not (gpu.pids and own.issuperset(gpu.pids))]
@@ -31,6 +41,8 @@ def judge(gpus: Gpus, users: GpuUsers, ranks: Ranks, environ: Environ) -> Findin
     busy = [gpu for gpu in busy if gpu not in served]
     theirs = [gpu for gpu in busy if users.strangers.intersection(gpu.pids or ())]
     others = [gpu for gpu in busy if gpu not in theirs]
+    if busy and environ.get(LSF):
+        return _unknown(f"{_named(busy, users)}: GPUs {LENT}", how="; ".join(_look(busy, users)))
     if busy and (own or isinstance(ranks.seen, Unavailable)):
         said = [f"{_named(theirs, users)}, of another user"] * bool(theirs)
         said += [f"{_named(others, users)}, of this job or of another"] * bool(others)

@@ -357,3 +357,24 @@ def test_who_is_another_user(euid: int, uid: int, *, stranger: bool) -> None:
     host = ReplayHost({question("psutil", pids="4711"): answers})
     found = probe(host, f.gpus(1, all=(f.gpu(0, pids=(4711,)),)), f.vantage(euid=euid))
     assert isinstance(found, GpuUsers) and (4711 in found.strangers) is stranger
+
+
+@pytest.mark.parametrize(
+    ("variables", "status"),
+    [
+        ({"SLURM_SHARDS_ON_NODE": "2"}, Status.SKIP),
+        ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}, Status.SKIP),
+        ({"LSB_JOBID": "7"}, Status.UNKNOWN),
+        ({"SLURM_JOB_ID": "7"}, Status.FAIL),
+    ],
+)
+def test_gpus_that_a_batch_system_shares(variables: dict[str, str], status: Status) -> None:
+    assert in_use(BOB, variables=variables).status is status
+    facts = {
+        Gpus: f.gpus(1, all=(f.gpu(0, processes=2, pids=(9, 100)),)),
+        GpuUsers: GpuUsers({9: "bob's"}, initial_pids=True, strangers=frozenset({9})),
+        Ranks: Ranks((SeenRank(100, 0, None, same=True),)),
+        Environ: f.environ(variables),
+    }
+    found = [one.status for one in f.judge(gpu_mapping, f.machine(facts)) if one.subject == "GPUs in use"]
+    assert found == [status]
