@@ -351,8 +351,8 @@ def _under_load(own: tuple[GpuState, ...], load: GpuLoad, ran: int, expected: Ex
         told = sum(value is not None for part in clocks.parts for value in part.has.values())
         which = "the GPUs" if told == len(own) else f"{told} of {len(own)} GPUs"
         text, idle = f"the clocks of {which} while the all-reduce ran are alike", [gpu for gpu in own if gpu.mig is False]
-        if told < min(ran, len(idle)):
-            text = f"{text}; it ran on {ran}, and the others were not seen busy for so long that their clocks would tell"
+        if (busy := sum(one is not None and bool(one.samples) for _, one in seen)) < min(ran, len(idle)):
+            text = f"{text}; it ran on {ran}, and {busy} were ever seen busy"
             yield unknown(text, subject=LOAD, how="nvidia-smi dmon -s puc, beside the job")
         else:
             yield ok(text, subject=LOAD)

@@ -67,9 +67,10 @@ def probe(host: Host, gpus: Gpus, vantage: Vantage) -> GpuUsers | Unavailable:
 
 def _of_another(told: Any, vantage: Vantage) -> bool:
     """A server runs as the user of its clients, or, where it serves all of them, as root (NVIDIA MPS, Multi-User);
-    root's is also what watches the GPUs."""
+    root's is also what watches the GPUs.  In a user namespace whoever has no number there shows one and the same
+    (user_namespaces(7), overflowuid), root among them."""
     uid = told.get("uid") if isinstance(told, dict) else None
-    return type(uid) is int and uid > 0 and uid != vantage.euid
+    return vantage.root_is_root is True and type(uid) is int and uid > 0 and uid != vantage.euid
 
 
 def _unkillable(told: Any) -> str | None:

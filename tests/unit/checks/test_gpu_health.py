@@ -336,6 +336,13 @@ def test_clocks_of_a_few_are_those_of_its_ranks(ranks: int, status: Status, monk
     assert (found.status, found.message[:25]) == (status, "the clocks of 2 of 8 GPUs")
 
 
+def test_a_run_too_short_for_some_clocks_is_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Baseline, "gpus_here", 8)
+    few = {("devices", n, "samples"): 1 for n in range(2, 8)}
+    assert said(load=few)["GPUs under load"].status is Status.PASS
+    assert said(load={**few, ("devices", 7, "samples"): 0})["GPUs under load"].status is Status.UNKNOWN
+
+
 def test_a_power_limit_that_is_not_read() -> None:
     machine = composed.Composed("dgx-h100")
     answers: Any = machine.host.answers

@@ -350,12 +350,19 @@ def test_a_process_of_another_user_is_no_rank(strangers: tuple[int, ...], status
 
 
 @pytest.mark.parametrize(
-    ("euid", "uid", "stranger"), [(1000, 1007, True), (1000, 1000, False), (1000, 0, False), (0, 1007, False)]
+    ("euid", "uid", "real", "stranger"),
+    [
+        (1000, 1007, True, True),
+        (1000, 1000, True, False),
+        (1000, 0, True, False),
+        (0, 1007, True, False),
+        (1000, 65534, False, False),  # in a user namespace root may show this number
+    ],
 )
-def test_who_is_another_user(euid: int, uid: int, *, stranger: bool) -> None:
+def test_who_is_another_user(euid: int, uid: int, *, real: bool, stranger: bool) -> None:
     answers: Any = {"processes": {"4711": {"name": "python", "user": "bob", "uid": uid}}}
     host = ReplayHost({question("psutil", pids="4711"): answers})
-    found = probe(host, f.gpus(1, all=(f.gpu(0, pids=(4711,)),)), f.vantage(euid=euid))
+    found = probe(host, f.gpus(1, all=(f.gpu(0, pids=(4711,)),)), f.vantage(euid=euid, root_is_root=real))
     assert isinstance(found, GpuUsers) and (4711 in found.strangers) is stranger
 
 
