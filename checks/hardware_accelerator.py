@@ -73,7 +73,7 @@ def accelerator(
     else:
         yield from _foreign(pci)
         run = baseline.nccl_run
-        yield _gpus(pci, gpus, vantage, environ, run is not None and run.finished)
+        yield _gpus(pci, gpus, vantage, environ, run is not None and run.finished, devices.gpus_meant(expected, job, environ))
         yield from _drivers(pci, gpus, expected, vantage)
         rows = layers.gpu_layers(pci, gpus, baseline)
         if (found := _of_the_job(rows, gpus, vantage, environ, job, expected, baseline)) is not None:
@@ -100,7 +100,7 @@ def _foreign(pci: Pci) -> Iterator[Finding]:
         yield unknown(text, subject=subject)
 
 
-def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ, ran: bool) -> Finding:
+def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ, ran: bool, meant: bool) -> Finding:
     """PCI, the driver and NVML show the same GPUs."""
     if isinstance(pci.gpus, Unavailable):
         return unknown(f"PCI could not be read to compare: {pci.gpus}", subject="GPUs")
@@ -112,7 +112,7 @@ def _gpus(pci: Pci, gpus: Gpus, vantage: Vantage, environ: Environ, ran: bool) -
     if isinstance(gpus.all, Unavailable):
         if not on_bus and not gpus.visible:
             return unknown(f"PCI shows no NVIDIA GPU for this machine, NVML could not be read: {gpus.all}", subject="GPUs")
-        if (misfit := devices.misfit(gpus, on_bus, vantage, ran)) is not None:
+        if (misfit := devices.misfit(gpus, on_bus, vantage, ran, meant)) is not None:
             return replace(misfit, subject="GPUs")
         text = f"PCI shows {count(len(on_bus), 'GPU')}, NVML could not be read: {gpus.all}"
         if vantage.job_environment and not vantage.outside and gpus.all.kind == Kind.ABSENT and len(gpus.visible or ()) > 1:

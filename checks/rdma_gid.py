@@ -188,7 +188,7 @@ def _mend(rail: gids.Rail, wishes: Sequence[gids.Wish], vantage: Vantage) -> Fix
         if rail.pinned and any(wish.automatic for wish in wishes):
             return fix_environment(vantage, PIN, unset=True)
         return fix_environment(vantage, f"{PIN}={better.index}")
-    interface = rail.netdev or f"$(ls /sys/class/infiniband/{rail.device.name}/device/net)"
+    interface = rail.netdev or expectation.netdev_of(rail.device.name, rail.port.number)
     return Fix(
         f"{expectation.place(vantage)}give its interface an address of its own in the subnet of its rail: its GIDs follow it",
         (f"ip address show dev {interface}", "rdma link", "show_gids"),

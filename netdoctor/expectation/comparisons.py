@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from netdoctor.expectation import bonds, device, parts, past, platform, rails as of_rails, siblings
-from netdoctor.expectation.findings import About, findings
+from netdoctor.expectation.findings import About, findings, netdev_of
 from netdoctor.expectation.health import clocks, comparison as health, fabric, held_low
 from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source
 from netdoctor.expectation.site import comparison as by_site
@@ -28,6 +28,7 @@ __all__ = [
     "health",
     "held_low",
     "links",
+    "netdev_of",
     "past",
     "place",
     "rails",

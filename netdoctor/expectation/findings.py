@@ -168,9 +168,14 @@ def _fix(subject: str, expected: Expectation, place: str) -> Fix:
     name = subject.removeprefix("GPU ").removesuffix(" under load")
     at = name if _ADDRESS.match(name) else f"$(basename $(readlink -f /sys/class/infiniband/{name}/device))"
     by_site = expected.source is Source.SITE  # whose MTU is that of any interface
-    net = name if by_site else f"$(ls /sys/class/infiniband/{name}/device/net)"
+    net = name if by_site else netdev_of(name)
     known = {"at": at, "net": net, "should": expected.should}
     return Fix(f"{place}{summary}", tuple(one.format(name, **known) for one in commands))
+
+
+def netdev_of(device: str, port: int = 1) -> str:
+    """What prints the interface of a port: beside it `device/net` has representors, another port's, IPoIB's children."""
+    return f"$(rdma link show {device}/{port} | sed -n 's/.* netdev \\([^ ]*\\).*/\\1/p')"
 
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:")  # as sysfs writes it, which is all that lspci -s takes
@@ -257,5 +262,9 @@ _FIXES: Final = {
     Quantity.CLIQUE: ("give it the partition of the others", "nvidia-smi -q -i {} | grep -A6 Fabric"),
     Quantity.ECC: ("switch ECC as on the others, then reset it", "nvidia-smi -i {} -e 1", "nvidia-smi -i {} -r"),
     Quantity.PERSISTENCE: ("let the daemon keep all GPUs up", "systemctl enable --now nvidia-persistenced"),
-    Quantity.FIRMWARE: ("update its firmware to that of the others", "mlxfwmanager --query", "ethtool -i {net}"),
+    Quantity.FIRMWARE: (
+        "update its firmware to that of the others",
+        "mlxfwmanager --query",
+        "cat /sys/class/infiniband/{}/fw_ver",
+    ),
 }

@@ -173,4 +173,4 @@ def of_another_job(gpus: Gpus, environ: Environ) -> str | None:
     return f"Slurm gave this job GPUs {given} of this node, and CUDA_VISIBLE_DEVICES takes {others}"
 
 
-misfit, cuda_misfit = gpu_driver.misfit, gpu_driver.cuda_misfit
+misfit, cuda_misfit, gpus_meant = gpu_driver.misfit, gpu_driver.cuda_misfit, gpu_driver.gpus_meant

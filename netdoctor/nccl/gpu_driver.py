@@ -10,8 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from netdoctor.causes import cost
+from netdoctor.facts.environ import Environ
 from netdoctor.facts.gpu import Gpus
-from netdoctor.facts.layers import Bound, bound
+from netdoctor.facts.intent import Intent
+from netdoctor.facts.job import Expected
+from netdoctor.facts.layers import Bound, Said, bound, named_gpus, said_gpus
 from netdoctor.facts.pci import PciDevice
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Fix, Status, Unavailable, count
@@ -41,12 +44,23 @@ LOAD: Final = Fix(
     "load the driver, or see why it does not load: it was not built for this kernel, or another driver has the GPUs",
     ("modprobe nvidia && nvidia-smi", "dmesg | grep -i nvrm", "dkms status; uname -r"),
 )
+UNSAID: Final = "nothing says that GPUs are meant to work here"
+HOW: Final = f"{LOAD.commands[0]}; {LOAD.commands[1]}; expected.gpus in the configuration says that they are"
+_GIVEN: Final = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
 
 
-def misfit(gpus: Gpus, own: list[PciDevice], vantage: Vantage, ran: bool) -> Finding | None:
+def gpus_meant(expected: Expected, job: Intent, environ: Environ) -> bool:
+    """Whether something says that GPUs are to work here.  A notebook that leaves its own off and a hypervisor that keeps
+    its own for virtual machines have no driver loaded on purpose."""
+    said = said_gpus(job, environ)
+    given = any(named_gpus(environ.get(name) or "") for name in _GIVEN) or (isinstance(said, Said) and said.gpus > 0)
+    return bool(given or expected.gpus or expected.gpu_model or expected.gpu_addresses)
+
+
+def misfit(gpus: Gpus, own: list[PciDevice], vantage: Vantage, ran: bool, meant: bool) -> Finding | None:
     """What NVML says of the node's driver when it starts; None: nothing, or nothing certain.  `ran`: NCCL had GPUs all the
-    same; `own`: the GPUs on PCI that the driver has or could have.  Of these /sys says it of the whole machine, where a sandbox
-    may have none of the driver's device files, which is no driver to NVML."""
+    same; `meant`: by `gpus_meant`; `own`: the GPUs on PCI that the driver has or could have.  Of these /sys says it of the
+    whole machine, where a sandbox may have none of the driver's device files, which is no driver to NVML."""
     code = gpus.nvml_refused
     if ran or not own or isinstance(vantage.runtime, Unavailable) or (vantage.in_container and not vantage.job_environment):
         return None
@@ -58,7 +72,8 @@ def misfit(gpus: Gpus, own: list[PciDevice], vantage: Vantage, ran: bool) -> Fin
             fix = COMPAT if gpus.refused in MISFITS and "compat" in gpus.libcuda else RESTART
         return _fail(f"NVML does not start: {words} ({gpus.all})", fix)
     if code == NOT_LOADED and not vantage.in_container and all(bound(one) is Bound.NONE for one in own):
-        return _fail(f"PCI shows {count(len(own), 'GPU')}, and no driver is loaded for them: {gpus.all}", LOAD)
+        text = f"PCI shows {count(len(own), 'GPU')}, and no driver is loaded for them: {gpus.all}"
+        return _fail(text, LOAD) if meant else Finding(Status.UNKNOWN, f"{text}; {UNSAID}", how=HOW)
     return None
 
 

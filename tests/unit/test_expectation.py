@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,14 +11,15 @@ import pytest
 
 from netdoctor.expectation import device, platform, siblings
 from netdoctor.expectation.comparisons import rails as of_rails
-from netdoctor.expectation.model import Expectation, Part, Quantity, Source, is_short, judged
+from netdoctor.expectation.findings import About, findings
+from netdoctor.expectation.model import Comparison, Expectation, Part, Quantity, Source, is_short, judged
 from netdoctor.expectation.parts import gpus as of_gpus, half_bridged, unlinked
 from netdoctor.expectation.rails import Rails, rails
 from netdoctor.facts.gpu import Gpus
 from netdoctor.facts.pci import Pci, PciDevice, PciLink
 from netdoctor.facts.platform import Platform
 from netdoctor.facts.rdma import Rdma, RdmaDevice
-from netdoctor.model import Unavailable
+from netdoctor.model import Status, Unavailable
 from netdoctor.nccl.selector import parse_hcas
 from tests.support import facts as f
 
@@ -369,3 +371,14 @@ def test_a_card_whose_name_was_not_read_may_have_a_bridge() -> None:
 )
 def test_a_rail_lacks_the_family_of_addresses_that_nccl_takes(has: str, should: str, short: bool) -> None:
     assert is_short(Quantity.FAMILIES, has, should) is short
+
+
+def test_the_interface_of_a_port_is_one() -> None:
+    """device/net has a representor beside it, the other port's, IPoIB's children."""
+    group = tuple(Part(f"mlx5_{n}", {Quantity.MTU: mtu}, "rails") for n, mtu in enumerate((9000, 9000, 1500)))
+    told = Comparison(group, tuple(siblings.of(group)))
+    (found,) = (one for one in findings(told, About("rails", 3, True)) if one.status is Status.FAIL)
+    assert found.fix is not None
+    rdma = 'rdma() { echo "link $3 state ACTIVE physical_state LINK_UP netdev eth0 "; }; ip() { echo "$@"; };'
+    done = subprocess.run(["sh", "-c", f"{rdma} {found.fix.commands[-1]}"], capture_output=True, text=True, check=True)
+    assert done.stdout == "link set dev eth0 mtu 9000\n"

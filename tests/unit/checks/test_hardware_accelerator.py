@@ -47,6 +47,7 @@ def given_away(driver: str) -> Pci:
 NO_RUN = Unavailable("refused", "--no-allreduce")
 STILL: Changes = {Baseline: NO_RUN}
 UNBOUND: Changes = {**STILL, Pci: f.pci(devices=tuple(f.gpu_device(i, driver="") for i in range(8)))}
+NO_DRIVER: Changes = {**UNBOUND, Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=9)}
 
 CASES: dict[str, tuple[Changes, str, Status]] = {
     "eight everywhere": ({}, GPUS, Status.PASS),
@@ -140,7 +141,9 @@ CASES: dict[str, tuple[Changes, str, Status]] = {
         GPUS,
         Status.UNKNOWN,
     ),
-    "no driver is loaded": ({**UNBOUND, Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=9)}, GPUS, Status.FAIL),
+    "no driver is loaded": ({**NO_DRIVER, Expected: f.expected(gpus=8)}, GPUS, Status.FAIL),
+    "no driver is loaded, and a job has GPUs": ({**NO_DRIVER, Environ: f.environ({"SLURM_JOB_GPUS": "0"})}, GPUS, Status.FAIL),
+    "no driver is loaded, and nobody means it to be": (NO_DRIVER, GPUS, Status.UNKNOWN),
     "no device file of the driver": ({**STILL, Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=9)}, GPUS, Status.UNKNOWN),
     "no driver is seen in a container": (
         {**UNBOUND, Vantage: f.pod(), Gpus: f.gpus(visible=LOST, all=LOST, nvml_refused=9)},
