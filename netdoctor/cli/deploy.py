@@ -144,7 +144,8 @@ def _put(what: str, found: list[tuple[str, bytes]], to: str) -> int:
     found = [(name, data) for name, data in found if name not in edited]
     code = _write(found, to)
     for name in edited if code == 0 else ():
-        print(f"netdoctor: kept as it is, for it was edited: {os.path.join(to, name)}", file=sys.stderr)
+        why = "it differs from what this version writes"
+        print(f"netdoctor: kept as it is, for {why}: {os.path.join(to, name)}", file=sys.stderr)
     if code == 0:
         steps = (step.replace("DIR", shlex.quote(to)) for step in _NEXT.get(what, ()))
         print("\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1)), file=sys.stderr)

@@ -77,13 +77,16 @@ def _read(file: str) -> str:
 def exposed(file: str) -> str:
     """That others may read the token, and what mends it; "": they may not.
 
-    No refusal: what Kubernetes mounts of a Secret is so, in a file system of the pod's own.
+    No refusal, and no word of a secret that is mounted: read-only, or with the folder ..data that Kubernetes' volumes have.  It
+    is so by design, in a file system of the container's own, where nobody can change the mode.
     """
     try:
         mode = os.stat(file).st_mode if file != given.STDIN else 0
+        if not stat.S_ISREG(mode) or not mode & 0o044 or os.statvfs(file).f_flag & os.ST_RDONLY:
+            return ""
     except OSError:  # gone since
         return ""
-    if not stat.S_ISREG(mode) or not mode & 0o044:
+    if os.path.islink(os.path.join(os.path.dirname(file), "..data")):
         return ""
     who = f"who may read it may be a node of this run (mode {stat.S_IMODE(mode):04o})"
     return f"--token-file {file}: {who}: chmod 600 {shlex.quote(file)}"

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
+from netdoctor.causes.limits import Written
 from netdoctor.model import Finding, Fix, plain
 from netdoctor.report.values import MOST_NAMES
 from netdoctor.textsafe import clean, listed
@@ -19,6 +20,10 @@ _APART: Final = re.compile(r"[\s,;()–]+")
 _SEVERAL: Final = {"GPU ": "GPUs ", "NVSwitch ": "NVSwitches "}
 _HERE: Final = "\0{}\0"  # where a mend has a device's name
 _ONCE: Final = re.compile(r"(?:export|unset|cd)\b|.*(?:'[^']*\0[^']*'|<<|\n)", re.DOTALL)  # what no loop of a shell can hold
+
+_COMMENT: Final = re.compile(r"((?:'[^']*'|\"[^\"]*\"|[^'\"])*?)(\s+# .*)", re.DOTALL)  # a command, and what is said of it
+# Programs by which something lasts: else what lasts is a line of a file or of a spec, or words.
+_LASTS: Final = re.compile(r"(?:echo|printf|sed|systemctl|nmcli|ip|sysctl|grubby|mlxconfig|apt-\w+|dnf|nvidia-smi)\s")
 
 
 def names(subject: str) -> tuple[str, ...]:
@@ -29,7 +34,11 @@ def names(subject: str) -> tuple[str, ...]:
 def anyones(finding: Finding) -> str:
     """Its mend for whatever device: equal for findings that have one mend."""
     made = _made(finding)
-    own = finding.fix is not None and any(_ONCE.match(line) for line in (*made.commands, *made.persistent) if "\0" in line)
+    lines = [line for line in (*made.commands, *made.persistent) if "\0" in line]
+    words = any(isinstance(line, Written) for line in lines) or any(
+        "\0" in one and not _LASTS.match(one) for one in made.persistent
+    )
+    own = finding.fix is not None and (words or any(_ONCE.match(line) for line in lines))
     return repr(plain(finding.fix if own else made))
 
 
@@ -45,7 +54,7 @@ def _made(finding: Finding) -> Fix:
 
 def _replaced(line: str, found: Sequence[str]) -> str:
     for number, name in enumerate(found):
-        line = re.sub(rf"(?<![\w.:-]){re.escape(name)}(?![\w:-]|\.\w)", _HERE.format(number), line)
+        line = type(line)(re.sub(rf"(?<![\w.:-]){re.escape(name)}(?![\w:-]|\.\w)", _HERE.format(number), line))
     return line
 
 
@@ -77,8 +86,9 @@ def _over(line: str, findings: Sequence[Finding]) -> str:
         return line.replace(here, some[0])
     if line.count(here) == 1 and f" -e {here}" in line:  # grep takes many
         return line.replace(f"-e {here}", " ".join(f"-e {name}" for name in some))
-    command, mark, comment = line.replace(here, "$x").partition("   # ")
-    return f"for x in {' '.join(some)}; do {command}; done{mark}{comment}"
+    line = line.replace(here, "$x")
+    command, comment = found.groups() if (found := _COMMENT.fullmatch(line)) else (line, "")
+    return f"for x in {' '.join(some)}; do {command}; done{comment}"
 
 
 def who(subjects: Iterable[str]) -> str:

@@ -26,7 +26,9 @@ _OTHERS: Final = (
     *(".log", ".out", ".err"),  # what programs said
 )
 # csh's setenv is read, too.
-_SHELLS: Final = re.compile(r"r?(?:ba|da|a|m?k|pdk|z|tc|c)?sh(?:-?\d[\d.]*|93)?\Z")
+_SHELLS: Final = re.compile(r"r?(?:ba|da|a|ya|m?k|pdk|z|tc|c)?sh(?:-?\d[\d.]*|93)?\Z")
+# A shell that hands its own script to another program: so scripts of Tcl, Perl or Python may begin.
+_HANDS_ON: Final = re.compile(r"\bexec\b[^\n]*\$\{?0")
 # What begins a line of a script of a shell, and is rare elsewhere: without a telling name or first line it says the kind.
 _SCRIPT: Final = re.compile(
     r"^[ \t]*(?:#(?:SBATCH|PBS|BSUB|OAR|FLUX|MSUB|PJM|COBALT|\$ ?-|%Module)|[A-Za-z_]\w*\+?="
@@ -96,7 +98,8 @@ def parse(path: str, text: str, kind: FileKind | None = None) -> Parsed:
         assignments, unread = parse_dockerfile(path, plain)
     elif kind is FileKind.OTHER:
         mention = next((i for i, line in enumerate(text.split("\n"), 1) if MENTIONS.search(line)), 1)
-        by = f"a script of {interpreter}" if (interpreter := _interpreter(plain)) else "a kind of file"
+        interpreter = _interpreter(plain)
+        by = f"a script of {interpreter}" if interpreter and not _SHELLS.match(interpreter) else "a kind of file"
         unread = [Unread(Origin(path, mention), f"{by} that netdoctor does not read: what it sets from here on is not known")]
     else:
         assignments, unread = parse_shell(path, plain)
@@ -136,16 +139,17 @@ def _all_loopback(places: Sequence[Setting]) -> Setting | None:
 
 
 def kind_of(path: str, text: str) -> FileKind:
-    """By its name, else by its first lines."""
+    """By the program that its first line names, by its name, else by its first lines."""
     name = path.rpartition("/")[2].lower()
+    interpreter = _interpreter(text)
+    if interpreter and not (name.endswith(_OTHERS) and _HANDS_ON.search(text)):
+        return FileKind.SHELL if _SHELLS.match(interpreter) else _RUN_BY.get(interpreter, FileKind.OTHER)
     if name.endswith((".yaml", ".yml", ".json")):  # JSON is YAML
         return FileKind.YAML
     if name.endswith(_OTHERS):
         return FileKind.OTHER
     if name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile") or DOCKERFILE.match(text):
         return FileKind.DOCKER
-    if interpreter := _interpreter(text):
-        return FileKind.SHELL if _SHELLS.match(interpreter) else _RUN_BY.get(interpreter, FileKind.OTHER)
     if name.endswith((".sh", ".bash", ".sbatch", ".slurm", ".ksh", ".zsh", ".csh", ".tcsh", ".pbs", ".lsf")):
         return FileKind.SHELL
     if name.endswith(SUFFIXES) or SECTION.match(text):
@@ -166,7 +170,11 @@ def kind_of(path: str, text: str) -> FileKind:
     return FileKind.SHELL if _SCRIPT.search(text) or not lines else FileKind.OTHER
 
 
-_RUN_BY: Final = {"ansible-playbook": FileKind.YAML}
+# What takes a script of a shell, and by whose name it may begin.
+_RUN_BY: Final = {
+    "ansible-playbook": FileKind.YAML,
+    **dict.fromkeys(("sbatch", "salloc", "srun", "flux", "openrc-run", "runscript"), FileKind.SHELL),
+}
 
 
 def _interpreter(text: str) -> str:

@@ -21,7 +21,50 @@ QUIET: Final = PRINTS | LOOKS
 # Their NAME=VALUE is of a build, and names of variables are but words to them.
 _BUILDS: Final = frozenset(
     {"make", "cmake", "ninja", "git", "pip", "conda", "module", "printenv", "ls", "cp", "ln", "rm", "exit"}
+    | {"configure", "meson", "bazel", "nvcc", "gcc", "g++", "cc", "c++", "clang", "clang++", "mpicc", "mpicxx"}
 )
+# Read, move or fetch files.  Apart from LOOKS, for these are words of other commands, too (`srun ./train --mode tail`).
+_READS: Final = frozenset(
+    {"tail", "head", "less", "more", "wc", "touch", "mv", "chmod", "chown", "diff", "cmp", "tar", "wget", "curl", "jq", "yq"}
+    | {
+        "sbcast",
+        "scp",
+        "rsync",
+        "basename",
+        "dirname",
+        "realpath",
+        "readlink",
+        "stat",
+        "file",
+        "du",
+        "sort",
+        "uniq",
+        "cut",
+        "tr",
+    }
+    | {
+        "tee",
+        "gzip",
+        "gunzip",
+        "zcat",
+        "zip",
+        "unzip",
+        "md5sum",
+        "sha256sum",
+        "ldd",
+        "strings",
+        "pgrep",
+        "pkill",
+        "sacct",
+        "squeue",
+    }
+)
+# The names of functions and programs that tell people something: log_error, die, notify-send.
+_TELL: Final = (
+    "log|logger|info|warn|warning|err|error|die|fatal|fail|abort|panic|debug|msg|message|say|note|notice|print|echo|banner|title"
+    "|notify|send|mail|mailx|sendmail|wall|usage|exit"
+)
+_TELLS: Final = re.compile(rf"(?:{_TELL})(?:[_-](?:{_TELL}))*\Z", re.IGNORECASE)
 # What starts the ranks of a job: behind the last of them nobody comes any more.
 _STARTS: Final = frozenset({"srun", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed", "aprun", "jsrun"})
 _MODULES: Final = ("torch.distributed", "accelerate", "deepspeed")  # python -m …
@@ -79,25 +122,69 @@ def keeps_back(words: list[str], inherited: str) -> Problem | None:
 
 
 _NAMED: Final = re.compile(r"\$(?:\{[#!]?)?\w+")  # a reference reads its variable
+_ASKED: Final = re.compile(r"\$\{\w+:?\?[^}]*\}")  # ${NAME:?WORDS} says them
+_FILE: Final = re.compile(r"(?:--?[a-z][a-z-]*=|\w+://)?(?=.*/|[\w-]+\.\w)[\w./+%~@-]+\Z")  # a path or the name of a file
+_SENTENCE: Final = re.compile(r"[A-Za-z]\w*[.,:!?]?(?:\s+[A-Za-z]\w*[.,:!?]?){2,}\s*\Z")
+_SETS: Final = re.compile(
+    r"(?:export|setenv|set|declare|typeset|readonly|local|read|eval|source|env|unset|sudo|exec|command|time|module|ml)\b"
+)
+# What runs a text that it is given, on other nodes or later.
+_RUNNERS: Final = frozenset(
+    {
+        "ssh",
+        "pdsh",
+        "clush",
+        "dsh",
+        "parallel",
+        "xargs",
+        "su",
+        "sudo",
+        "sh",
+        "bash",
+        "watch",
+        "tmux",
+        "screen",
+        "at",
+        "batch",
+        "trap",
+    }
+)
+_PAIR: Final = re.compile(r"\w+(?:\+?=|\*?\Z)")  # what an option hands on; else it is another's -e (`perl -e`)
 _LISTED: Final = re.compile(r"(?:-[\w-]*=)?\w+(?:[,;:]\w+)*\Z")  # names, which an option may list
 
 
 def unfollowed(name: str, words: list[Word]) -> Word | None:
     """The first word of a command that names such variables, and is neither handed on nor of names that an option lists."""
-    if name in QUIET or name in _BUILDS or words[-1].text == "]]":
+    if name in QUIET or _quiet(name) or words[-1].text == "]]":
         return None
     if name == "set" or all(re.fullmatch(r"\w+", word.text) for word in words):  # else the names that an array holds
-        return None if all(MENTIONS.match(word.text) for word in words) else _first(words)
+        return None if all(MENTIONS.match(word.text) for word in words) else _first(name, words)
     behind = [False, *(word.text.startswith("-") for word in words)]
     left = [w for w, after in zip(words, behind, strict=False) if not ((after or w.text[:1] == "-") and _LISTED.match(w.text))]
     for one in options(name, words):
-        if not isinstance(one, Unknown):
+        if isinstance(one, Script) or (isinstance(one, Handed) and _PAIR.match(one.word.text)):
             left = [replace(word, text=word.text.replace(one.word.text, "")) for word in left]
-    return _first(left)
+    return _first(name, left)
 
 
-def _first(words: list[Word]) -> Word | None:
-    return next((word for word in words if MENTIONS.search(_NAMED.sub("", word.text))), None)
+def _quiet(name: str) -> bool:
+    """Whether what it is told is no environment of anything that it starts."""
+    return name in PRINTS or name in _BUILDS or name in _READS or _TELLS.match(name) is not None
+
+
+def _first(name: str, words: list[Word]) -> Word | None:
+    told = ((word, _NAMED.sub("", _ASKED.sub("", word.text))) for word in words)
+    return next((one for one, text in told if MENTIONS.search(text) and not _FILE.match(text) and not _says(name, text)), None)
+
+
+def _says(name: str, text: str) -> bool:
+    """Whether it is a sentence, which a function may be given to say."""
+    runs = name in _RUNNERS or name in _STARTS or not re.fullmatch(r"[A-Za-z_]\w*", name)
+    return not runs and _SENTENCE.match(text) is not None and not _SETS.match(text)
+
+
+def _may_be_script(launcher: str, text: str) -> bool:
+    return bool(re.search(r"[\s;]", text) and MENTIONS.search(text)) and not _says(launcher, text)
 
 
 @record
@@ -135,6 +222,8 @@ def options(name: str, words: list[Word]) -> Iterator[Option]:
         while i < len(words) and (words[i].text.startswith("-") or ASSIGNMENT.match(words[i].text) or words[i].opaque):
             if words[i].opaque and not ASSIGNMENT.match(words[i].text):
                 yield Unknown(words[i].line, f"env {words[i].text[:60]!r}: what that sets is only known when the script runs")
+            if words[i].text.startswith(("-S", "--split")) and any(MENTIONS.search(word.text) for word in words[i : i + 2]):
+                return  # it splits the text once more
             yield Handed(words[i])
             i += 2 if words[i].text in ("-u", "--unset", "-C", "--chdir") else 1
     while i < len(words):
@@ -167,7 +256,7 @@ def _option(launcher: str, words: list[Word]) -> Generator[Option, None, int]:
     elif word.text in _SHELL_TEXT and following:
         yield Script(following)
         return 1
-    elif launcher not in PRINTS and re.search(r"[\s;]", word.text) and MENTIONS.search(word.text):
+    elif not _quiet(launcher) and _may_be_script(launcher, _ASKED.sub("", word.text)):
         yield Script(word)  # ssh HOST "…"
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -80,3 +81,19 @@ def test_ansible_test_sanity(installed: pathlib.Path) -> None:
 def test_it_is_built(installed: pathlib.Path) -> None:
     done = tool(installed, "ansible-galaxy", "collection", "build", "--output-path", str(installed.parents[2]))
     assert done.returncode == 0 and (installed.parents[2] / "netdoctor-cluster-0.1.0.tar.gz").is_file(), done.stderr
+
+
+def test_netdoctor_is_found_where_copy_finds_it(installed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """~ and files/ beside the playbook; a name in neither is told before the look."""
+    (tmp_path / "files").mkdir()
+    for one in (installed.parents[2] / "home.pyz", tmp_path / "files" / "beside.pyz", tmp_path / "a,b: c.pyz"):
+        one.touch()
+    role = {"name": "netdoctor.cluster.audit", "tasks_from": "prepare.yml"}
+    names = ["~/home.pyz", "beside.pyz", f"{tmp_path}/a,b: c.pyz", "nowhere.pyz"]
+    tasks = [{"ansible.builtin.include_role": role, "vars": {"audit_pyz": name}} for name in names]
+    play = {"hosts": "localhost", "gather_facts": False, "vars": {"audit_reports": f"{tmp_path}/r"}, "tasks": tasks}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    told = [f"{tmp_path}/play.yml", "-e", f"ansible_python_interpreter={sys.executable}"]
+    done = tool(installed, "ansible-playbook", "-i", "localhost,", "-c", "local", *told)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "no file" in line]
+    assert said and all("no file nowhere.pyz on this machine" in line for line in said), done.stdout + done.stderr

@@ -65,7 +65,7 @@ def test_the_edited_configuration_stays_and_the_rest_is_written(tmp_path: Path, 
     script.unlink()
     assert deploy.run("slurm", str(tmp_path)) == 0
     assert conf.read_text() == edited and script.exists()
-    assert f"kept as it is, for it was edited: {conf}" in capsys.readouterr().err
+    assert f"kept as it is, for it differs from what this version writes: {conf}" in capsys.readouterr().err
 
 
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:

@@ -16,6 +16,16 @@ def unread(path: str, text: str) -> list[int]:
     [
         ("job", "#!/usr/bin/env python3\n#SBATCH -N 2\nimport os\n", "other"),
         ("job.sh", "#!/usr/bin/python3 -u\n", "other"),
+        ("run.r", "#!/bin/bash\nsrun a\n", "shell"),
+        ("a.ts", "#!/usr/bin/env bash\nsrun a\n", "shell"),
+        ("job.out", "#!/bin/bash\nsrun a\n", "shell"),
+        ("job.yaml", "#!/bin/sh\nsrun a\n", "shell"),
+        ("a.tcl", '#!/bin/sh\n# \\\nexec tclsh "$0" "$@"\n', "other"),
+        ("a.py", "#!/bin/sh\n'''exec' /opt/python \"$0\" \"$@\"\n", "other"),
+        ("job", "#!/usr/bin/sbatch\nsrun a\n", "shell"),
+        ("job", "#!/usr/bin/env -S flux batch\nflux run a\n", "shell"),
+        ("job", "#!/sbin/openrc-run\n", "shell"),
+        ("job", "#!/usr/bin/yash\n", "shell"),
         ("job", "#!/usr/bin/perl\n", "other"),
         ("job", "#!/usr/bin/fish\n", "other"),
         ("job.sh", "#!\n", "other"),
@@ -59,6 +69,13 @@ def test_a_kind_follows_from_name_first_line_and_lines(path: str, text: str, kin
         ("NCCL_A INFO", [1]),
         ("n1:2:3 [0] NCCL INFO NCCL_A set by environment to 1.", [1]),
         ("kubectl set env deploy/x NCCL_A=1", [1]),
+        ("launch NCCL_A=${NCCL_A:-1}", [1]),
+        ("./a NCCL_TOPO_FILE=/x/NCCL_topo.xml", [1]),
+        ('set_env "NCCL_A INFO"', [1]),
+        ("ssh host './set NCCL_A 1 x'", [1]),
+        ('fish -c "set -x NCCL_A 1"', [1]),
+        ("perl -e '$ENV{NCCL_A} = 1; exec \"a\"'", [1]),
+        ('env -S "NCCL_A=1 ./a"', [1]),
     ],
 )
 def test_a_line_that_is_not_understood_is_said(script: str, lines: list[int]) -> None:
@@ -81,6 +98,12 @@ def test_a_line_that_is_not_understood_is_said(script: str, lines: list[int]) ->
         "export NCCL_A=1\nunset NCCL_A NCCL_B",
         "for v in NCCL_A NCCL_B; do echo ${!v}; done",
         "docker run -e NCCL_A -e NCCL_B=1 image",
+        ': "${NCCL_A:?set NCCL_A=INFO first}"',
+        "sbcast NCCL_A.xml /tmp/x.xml; wc -l NCCL_A; curl -O https://x/NCCL_2.tgz; jq .NCCL_A f",
+        "./check --topo=/x/NCCL_topo.xml NCCL_A.xml",
+        'die "NCCL_A missing"; log_error "NCCL_A=${NCCL_A:-unset}"; mail -s "NCCL_A is low" root',
+        'check_set "NCCL_A must be set"',
+        "./configure --prefix=/x NCCL_HOME=/y",
     ],
 )
 def test_names_that_set_nothing_are_no_unknowns(script: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -263,3 +265,18 @@ def test_a_token_that_others_may_read_is_told(mode: int, tmp_path: Path) -> None
     assert take(str(file), {}).key == b"0123456789abcdefghij"
     assert (f"(mode {mode:04o}): chmod 600 {file}" in secret.exposed(str(file))) is bool(mode & 0o077)
     assert not secret.exposed("-") and not secret.exposed(str(tmp_path / "none"))
+
+
+def test_a_mounted_secret_is_no_exposed_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes mounts a Secret with mode 0644, Docker with 0444: for that container alone, and read-only."""
+    file, volume = tmp_path / "token", tmp_path / "volume"
+    file.write_text("x")
+    file.chmod(0o444)
+    assert secret.exposed(str(file))
+    (volume / "..2026").mkdir(parents=True)
+    (volume / "..data").symlink_to("..2026")
+    (volume / "token").symlink_to("..data/token")
+    (volume / "..2026" / "token").touch(0o644)
+    assert not secret.exposed(str(volume / "token"))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY | os.ST_NOSUID))
+    assert not secret.exposed(str(file))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from netdoctor.causes.limits import Written
 from netdoctor.model import Finding, Fix, Severity, Status
 from netdoctor.report import alike, blocks, fold
 from netdoctor.report.html import render as page
@@ -49,6 +51,9 @@ def test_a_lone_device_keeps_its_own_mend() -> None:
         (("export NCCL_IB_HCA=mlx5_3", "export NCCL_IB_HCA=mlx5_10"), ""),  # a variable has one value
         (("sh -c 'ibstat mlx5_3'", "sh -c 'ibstat mlx5_10'"), ""),  # a shell expands nothing there
         (("ibstat mlx5_31", "ibstat mlx5_31"), "ibstat mlx5_31"),  # another's name, which begins with it
+        (("ibstat mlx5_3 # it", "ibstat mlx5_10 # it"), "for x in mlx5_3 mlx5_10; do ibstat $x; done # it"),
+        (("x 'a # b' mlx5_3", "x 'a # b' mlx5_10"), "for x in mlx5_3 mlx5_10; do x 'a # b' $x; done"),
+        ((Written("devices: mlx5_3"), Written("devices: mlx5_10")), ""),
         (("ibstat mlx5_3", "ibstat mlx5_9"), ""),  # of somebody else
     ],
 )
@@ -57,6 +62,18 @@ def test_what_a_shell_can_do_for_each(commands: tuple[str, str], merged: str) ->
     some = blocks.wrong([check("rdma.x", *found)])
     assert len(some) == (1 if merged else 2)
     assert some[0].fix is not None and some[0].fix.commands[0].endswith(merged or commands[0])
+
+
+def test_words_are_no_command_of_a_loop() -> None:
+    """What lasts is often a line of a file, of a spec, or a sentence."""
+
+    def lasting(one: str, line: str) -> Finding:
+        return replace(links(one), fix=Fix("see", (f"ip link show {one}",), (line.format(one),)))
+
+    for line, loops in (("MTUBytes=9000 for {} in systemd.network", False), ("echo {} >> /etc/x", True)):
+        some = blocks.wrong([check("net.x", *(lasting(one, line) for one in ("eth0", "eth1")))])
+        assert len(some) == (1 if loops else 2) and some[0].fix is not None
+        assert some[0].fix.persistent[0].startswith("for x in") is loops
 
 
 def test_pairs_are_named_beside_the_first() -> None:
