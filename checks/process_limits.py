@@ -30,8 +30,10 @@ from netdoctor.api import (
     Libraries,
     LimitsMet,
     Net,
+    Obstacle,
     Pci,
     Rdma,
+    State,
     Status,
     Tasks,
     Unavailable,
@@ -82,6 +84,12 @@ MET = {
         "give the job more, or find which took it: dmesg | grep -i oom; cat memory.events",
     ),
 }
+# Where nobody sees whose limit it was: the machine's memory has no limit of a cgroup, and a namespace hides cgroups.
+UNSEEN = {
+    "pids": Fix("let the job have more processes and threads: a pids.max above it is too low"),
+    "memory": Fix("find what takes the memory", ("ps -eo rss,pid,user,args --sort=-rss | head", "dmesg | grep -i oom")),
+}
+OF_LIMITS = (Obstacle.MEMORY, Obstacle.IMPORT, Obstacle.LOST)  # as which a run is told whose ranks a limit kept from it
 AS_MANY = f"{WITH_RUN}; or on the node"
 
 
@@ -105,16 +113,9 @@ class Here:
     hard: Mapping[str, int]  # limits of this process
 
     @property
-    def who(self) -> str:
-        return _ranks(self.ranks)
-
-    @property
-    def who_if_few(self) -> str:
-        return _ranks(self.certain)
-
-    @property
     def whoever(self) -> str:
-        return self.who if self.certain == self.ranks else f"{self.certain} to {self.ranks} ranks (a launcher's one task here)"
+        few = f"{self.certain} to {self.ranks} ranks (a launcher's one task here)"
+        return _ranks(self.ranks) if self.certain == self.ranks else few
 
     def _hard(self, flag: str, cap: Cap, need: Need) -> str:
         """How far a process may raise its limit itself; "-": not so far that it would be enough; "": it is no such limit."""
@@ -133,7 +134,7 @@ class Here:
         each = "each of " if subject == "nofile" and self.ranks > 1 else ""  # a limit of the process
         if cap.most < need.least:
             cores = cost.less(cap.most, need.least, "cores that the main threads of these ranks need")
-            text = f"{has}; {each}{self.who_if_few} must have {_figure(subject, need.least)} at least"
+            text = f"{has}; {each}{_ranks(self.certain)} must have {_figure(subject, need.least)} at least"
             return fail(text, fix=fix, why=need.what, loss=cores if subject == "cpu" else None, **said)
         if isinstance(cap.used, Unavailable):
             return unknown(f"{has}, and how much of it is taken could not be read: {cap.used}", **said)
@@ -143,10 +144,11 @@ class Here:
             verb = "takes" if each or self.whoever == _ranks(1) else "take"
             has = has.replace(" leaves ", " allows ", 1) if taken else has
             text = f"{has}{taken}; {each}{self.whoever} {verb} {_figure(subject, need.least)} to {_figure(subject, need.most)}"
-            more = f"more, to be sure: {'; '.join((*fix.commands, *fix.persistent))}"
+            place = f"{fix.summary}: " if mend else ""
+            more = f"more, to be sure: {place}{'; '.join((*fix.commands, *fix.persistent))}"
             return replace(unknown(text, how=more, **said), notes=(need.what,))
         notes = () if subject in ("cpu", "nofile") else (WORKERS,)
-        return ok(f"{has}; {each}{self.who} can do with {_figure(subject, need.most)}", notes=notes, **said)
+        return ok(f"{has}; {each}{_ranks(self.ranks)} can do with {_figure(subject, need.most)}", notes=notes, **said)
 
 
 def _ranks(number: int) -> str:
@@ -205,7 +207,8 @@ def limits(
     )
     ran = not isinstance(baseline.run, Unavailable) and baseline.run.finished and baseline.run.experiment.ranks >= ranks
     yield _nproc(kernel, tasks, threads, here, ran)
-    yield from _of_machine(kernel, threads, here)
+    # Where nobody counted the CPUs, what they may take at most is no reason to doubt the machine.
+    yield from _of_machine(kernel, threads if cpu.online else replace(threads, most=threads.least), here)
     yield from _files_of_all(kernel.open_files, Need(each.files * certain, (each.files + FILES_MOST) * ranks, FULL), here)
     for subject, caps, need, what in (
         ("pids", cgroups.pids, threads, "{} processes and threads"),
@@ -325,7 +328,7 @@ def _short_of_memory(found: Finding, kernel: Kernel, need: Need, here: Here) -> 
         held = f": HugePages hold {size_text(memory.huge)} for nobody else"
         look = "grep -i huge /proc/meminfo; sysctl vm.nr_hugepages=NUMBER gives back those that nobody needs"
     if memory.others < need.least:
-        text = f"the machine has not the {least} of memory that {here.who_if_few} must have at least{held}"
+        text = f"the machine has not the {least} of memory that {_ranks(here.certain)} must have at least{held}"
         return fail(text, how=look, measured=measured, why=need.what, **said)
     text = f"the machine has less memory left than the {least} that {here.whoever} take at least{held}"
     return replace(unknown(text, how=look, measured=measured, **said), notes=found.notes)
@@ -334,16 +337,19 @@ def _short_of_memory(found: Finding, kernel: Kernel, need: Need, here: Here) -> 
 def _as_met_by_the_run(found: Finding, subject: str, meanwhile: LimitsMet, baseline: Baseline, here: Here) -> Finding:
     """Of a run that did not finish it is the cause; of one that did, others of the same cgroup may have met it."""
     rose = {"pids": meanwhile.refused, "memory": meanwhile.killed}.get(subject)
-    if not rose:
+    run = baseline.run
+    met = not isinstance(run, Unavailable) and (run.state is not State.NOT_STARTED or run.obstacle in OF_LIMITS)
+    if not rose or not met:
         return found
     text, how = f"while the all-reduce ran {MET[subject][0]}", f"cat {rose.file}"
     measured = {**found.measured, "met_by_the_run": rose.times}
     said: dict[str, Any] = {**found.evidence, "subject": subject}
     if found.status is Status.FAIL:
         return replace(found, notes=(*found.notes, text), measured=measured)
-    if baseline.run and baseline.run.finished:
+    if run and run.finished:
         return replace(unknown(f"{text}; it finished all the same", how=how, **said), notes=found.notes, measured=measured)
-    fix = fix_container(here.vantage, subject, file=str(found.measured.get("file", rose.file)))
+    file = str(found.measured.get("file", ""))
+    fix = fix_container(here.vantage, subject, file=file) if file else UNSEEN[subject]
     return replace(fail(text, fix=fix, how=how, **said), notes=found.notes, measured=measured)
 
 

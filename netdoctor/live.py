@@ -307,8 +307,12 @@ def _beside(work: engine.Work, live: LiveHost, names: Sequence[str]) -> Iterator
     yield ran
     for question in filter(None, begun.values()):
         live.finish(question)
-    if any((run := getattr(one, "run", None)) and run.state is not State.NOT_STARTED for one in ran):
+    runs = [run for one in ran if (run := getattr(one, "run", None))]
+    if any(run.state is not State.NOT_STARTED for run in runs):
         engine.collect(work, begun)
+    elif any(run.obstacle in (Obstacle.MEMORY, Obstacle.IMPORT, Obstacle.LOST) for run in runs):
+        # A limit may be what kept the ranks from beginning.
+        engine.collect(work, [name for name in begun if name == "LimitsMet"])
 
 
 def _all_reduces(

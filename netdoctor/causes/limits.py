@@ -6,6 +6,8 @@ PropagateResourceLimitsExcept; systemd.exec(5), systemd.resource-control(5); pam
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import replace
 from typing import Final
 
@@ -134,11 +136,12 @@ HOST: Final = {
 def of_cgroup(fix: Fix, file: str) -> Fix:
     """The mend on a host, of the cgroup in whose folder this file is; systemd owns those of its units
     (systemd.resource-control(5))."""
-    unit = file.rpartition("/")[0].rpartition("/")[2]
+    above, _, unit = file.rpartition("/")[0].rpartition("/")
     if fix is HOST["pids"] and unit.endswith((".slice", ".scope", ".service")):
-        lasting = f"systemctl set-property {unit} TasksMax=infinity"
+        user = " --user" if re.search(r"/user@\d+\.service(?:/|$)", above) else ""  # of that user's own manager
+        lasting = f"systemctl{user} set-property {shlex.quote(unit)} TasksMax=infinity"
         return replace(fix, commands=(lasting.replace("property", "property --runtime", 1),), persistent=(lasting,))
-    return replace(fix, commands=tuple(one.replace("FILE", file or "FILE") for one in fix.commands))
+    return replace(fix, commands=tuple(one.replace("FILE", shlex.quote(file) if file else "FILE") for one in fix.commands))
 
 
 _LETTERS: Final = {"nofile": "n", "nproc": "u"}
@@ -151,5 +154,7 @@ def of_process(need: str, hard: str, *, host: bool) -> Fix | None:
         return None
     last = HOST[need].persistent if host else ()
     if hard != "-":
-        return Fix(f"{SUMMARY[need]} in the job: the hard limit is {hard}", (f"ulimit -{_LETTERS[need]} {hard}",), last)
+        # The kernel takes no limit of open files above fs.nr_open (kernel/sys.c, do_prlimit).
+        most = "$(cat /proc/sys/fs/nr_open)" if (need, hard) == ("nofile", "unlimited") else hard
+        return Fix(f"{SUMMARY[need]} in the job: the hard limit is {hard}", (f"ulimit -{_LETTERS[need]} {most}",), last)
     return Fix(f"{SUMMARY[need]} where the job is started: the hard limit is too low, too", (), last) if host else None

@@ -11,7 +11,7 @@ from netdoctor.checks.process_limits import limits
 from netdoctor.facts.cgroups import Cap, Cgroups, LimitsMet, Rose
 from netdoctor.facts.intent import Intent
 from netdoctor.facts.kernel import Kernel
-from netdoctor.facts.runs import Baseline
+from netdoctor.facts.runs import Baseline, Obstacle, State
 from netdoctor.facts.spare import Memory
 from netdoctor.facts.vantage import Vantage
 from netdoctor.model import Finding, Status, Unavailable
@@ -115,3 +115,30 @@ def test_no_ulimit_lifts_the_limit_of_a_cgroup(folder: str, runtime: str | None,
     found = judged("pids", {Cgroups: groups(pids=(Cap(f"{folder}/pids.max", 3),)), Vantage: who})
     assert found.fix is not None and found.fix.commands[0].startswith(words)
     assert not any("ulimit" in one or "nproc" in one for one in (*found.fix.commands, *found.fix.persistent))
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [
+        (
+            "/sys/fs/cgroup/user.slice/user-7.slice/user@7.service/app.slice/vte-1.scope/pids.max",
+            "systemctl --user set-property",
+        ),
+        ("/sys/fs/cgroup/user.slice/app-a\\x2db-1.scope/pids.max", "set-property --runtime 'app-a\\x2db-1.scope'"),
+        ("/sys/fs/cgroup/pids/a b/pids.max", "echo max > '/sys/fs/cgroup/pids/a b/pids.max'"),
+    ],
+)
+def test_a_units_own_manager_lifts_its_limit(file: str, command: str) -> None:
+    found = judged("pids", {Cgroups: groups(pids=(Cap(file, 3),))})
+    assert found.fix is not None and command in found.fix.commands[0]
+
+
+@pytest.mark.parametrize("subject", ["pids", "memory"])
+def test_an_unseen_limit_has_no_command_for_its_file(subject: str) -> None:
+    rose = Rose("/sys/fs/cgroup/x/pids.events", 3)
+    met = LimitsMet(rose, None) if subject == "pids" else LimitsMet(None, rose)
+    for obstacle, status in ((Obstacle.IMPORT, FAIL), (Obstacle.LOCK, PASS)):
+        run = replace(f.run(state=State.NOT_STARTED, verified=None), obstacle=obstacle)
+        found = judged(subject, {LimitsMet: met, Baseline: Baseline(run, False), Cgroups: groups()})
+        assert found.status is status, found
+        assert found.fix is None or not any("events" in one for one in found.fix.commands)

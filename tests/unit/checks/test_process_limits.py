@@ -206,7 +206,7 @@ def test_that_others_have_it_is_said_where_it_matters(most: float | None, used: 
     ("hard", "runtime", "command", "words"),
     [
         (1048576, None, "ulimit -n 1048576", "in the job: the hard limit is 1048576"),
-        (-1, "kubernetes", "ulimit -n unlimited", "in the job"),  # not containerd's unit
+        (-1, "kubernetes", "ulimit -n $(cat /proc/sys/fs/nr_open)", "in the job"),  # not containerd's unit
         (30, None, "", "where the job is started"),
         (32, None, "", "where the job is started"),  # as far as it goes is not enough
         (30, "docker", "docker run --ulimit nofile=1048576:1048576 …", "lift the limit of open files"),
