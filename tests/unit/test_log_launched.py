@@ -80,8 +80,11 @@ _ONE = "[2026-03-18 14:38:12] gpu1:87178{n}:871848 [{n}] p2p_plugin.c:565 NCCL W
 
 
 def test_one_device_that_cannot_be_opened_stops_no_work() -> None:
-    text = "".join(_ONE.format(n=n) for n in range(4)) + STEPS + "training finished\n"
+    text = "".join(_ONE.format(n=n) for n in range(4)) + STEPS
     assert [f.status for f in diagnose(parse_text(text))] == [Status.UNKNOWN]
+    done = diagnose(parse_text(text + "training finished\n"))
+    assert [f.status for f in done] == [Status.PASS]
+    assert any("mlx5_an0 could not be opened" in note for note in done[0].notes)
     assert fails("".join(_ONE.format(n=n) for n in range(4)))  # nothing shows that it goes on
     assert fails(_ONE.format(n=0) + _ONE.format(n=1).replace("an0", "0") + STEPS)  # nor that there is another
 

@@ -13,7 +13,7 @@ from netdoctor.nccl.diagnosis.hypothesis import author
 from netdoctor.nccl.diagnosis.kinds import TROUBLE
 from netdoctor.nccl.diagnosis.network import fallback, sockets_between_nodes
 from netdoctor.nccl.diagnosis.outcome import Ending, Outcome, closed, good_ends, of_one_rank, summary
-from netdoctor.nccl.diagnosis.rdma import unopened
+from netdoctor.nccl.diagnosis.rdma import left_out, unopened
 from netdoctor.nccl.diagnosis.unexplained import alleges, last_words, unexplained
 from netdoctor.nccl.diagnosis.waiting import which
 from netdoctor.nccl.diagnosis.went_on import After, after, before, on_the_way_out, order, overcome, printed
@@ -118,7 +118,8 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         text = f"the last sign of work is {log.silence} minutes older than the last line, and no end is in this log"
         return _unknown(text, "job", evidence, _STANDS)
     quiet = _quiet(log, end, evidence)
-    if quiet.status is Status.PASS and (name := unopened(log)) and log.many_nodes is not False:
+    asked = quiet.status is Status.PASS and end.ending is not Ending.FINISHED and log.many_nodes is not False
+    if asked and (name := unopened(log)):
         text = f"the RDMA device {name} cannot be opened, and whether there is another this log does not show"
         return _unknown(text, "job", evidence, _TRANSPORT)
     if quiet.status is Status.PASS and not log.came_up and (where := _unused(log)) is not None:
@@ -126,7 +127,7 @@ def _went(log: LogFacts, end: Outcome, explained: bool) -> Finding:
         return _unknown(text, "job", evidence, _LESS)
     if quiet.status is Status.PASS and log.written is False:
         quiet = _unwatched(log, end, quiet, evidence)
-    return replace(quiet, notes=(*quiet.notes, *_over_sockets(log)))
+    return replace(quiet, notes=(*quiet.notes, *left_out(log), *_over_sockets(log)))
 
 
 def _over_sockets(log: LogFacts) -> Iterator[str]:

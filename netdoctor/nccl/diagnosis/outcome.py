@@ -156,7 +156,8 @@ def _leaving(log: LogFacts, e: Event) -> bool:
     return at_the_end and done and not log.above_info("generic", "died", "elastic")
 
 
-_SIGNALS: Final = frozenset({"SIGTERM", "15", "TERMINATED", "FORCE TERMINATED", "SIGUSR1", "SIGUSR2"})
+_FORCED: Final = "FORCING JOB TERMINATION"
+_SIGNALS: Final = frozenset({"SIGTERM", "15", "TERMINATED", "FORCE TERMINATED", "SIGUSR1", "SIGUSR2", _FORCED})
 _SLURMS: Final = frozenset({"TIME LIMIT", "PREEMPTION", "JOB REQUEUE", "DUE TO TIME LIMIT", "DUE TO PREEMPTION"})
 _ENDED: Final = {
     "FAILED LIVENESS PROBE": "Kubernetes restarts its container: its liveness probe failed (asked too early, or no answer)",
@@ -188,6 +189,8 @@ _ENDED: Final = {
     "HANGUP": "its terminal was closed (SIGHUP)",
     "TERMINATED": "it was asked to end (SIGTERM)",
     "FORCE TERMINATED": "the scheduler ended it",
+    _FORCED: "somebody ended it: srun was told to end at once (SIGTERM, or Ctrl-C twice), and killed its tasks",
+    "SIGNAL KILLED": "somebody ended it: its step was killed on request (scancel, or srun that was told to end at once)",
 }
 
 
@@ -214,6 +217,13 @@ def _late(e: Event) -> bool:
 def summary(e: Event) -> bool:
     """A launcher's last word, that something ended with an error: neither who nor how, so what was said before counts."""
     return e.kind == "died" and not e.data
+
+
+def forced(log: LogFacts, e: Event) -> bool:
+    """Whether srun killed a task since it was told itself to end at once (its job_force_termination): no line names memory."""
+    if not e.killed_from_outside or any(Wording.OUT_OF_MEMORY.within(d.said) for d in log.of("died")):
+        return False
+    return any(o.data.get("why", "").upper() == _FORCED and before(o, e) for o in log.of("ended"))
 
 
 def follows(first: Event | None, events: Iterable[Event]) -> bool:

@@ -45,8 +45,8 @@ def exceptions(log: LogFacts) -> Iterator[Hypothesis]:
     stopped = [e for e in own if after(log, e) is After.STOPPED]
     # The job worked on after an earlier one: it was caught, or of a run before the last.
     first = next(iter(stopped), next(iter(own), None))
-    if first is None:
-        yield from _nameless(log, raised)
+    if first is None or _left_of_another(log, own):
+        yield from _nameless(log, () if own else raised)
         return
     first, watcher = _watched(log, own, first)
     again = _again(own, first)
@@ -183,6 +183,16 @@ def _said_before(log: LogFacts, first: Event) -> Iterator[str]:
             said.setdefault(_NUMBERS.sub("", e.text), []).append(e)
     for alike in [told for told in said.values() if len(told) >= _OFTEN][:_COMPLAINTS]:
         yield f"said before it time and again: {alike[0].text[:200]} ({alike[0].where})"
+
+
+# torch's mark of a rank's own stderr: what stands behind it alone is the last line of a traceback that lost its frames.
+_MARKED: Final = re.compile(r"\[rank\d{1,7}\]: (?:\w+\.)*\w*(?:Error|Exception): \S")
+
+
+def _left_of_another(log: LogFacts, own: Sequence[Event]) -> bool:
+    """Whether a rank's exception is there by its last line, where all that others show of theirs breaks off before it."""
+    alone = None if any(e.data.get("type") for e in own) else _without_traceback(log)
+    return alone is not None and _MARKED.match(alone[0].text) is not None
 
 
 def _nameless(log: LogFacts, raised: Sequence[Event]) -> Iterator[Hypothesis]:

@@ -275,6 +275,13 @@ def unopened(log: LogFacts) -> str:
     return names[0] if alone and all(log.good.get(e.file, 0) > e.last for e in events) else ""
 
 
+def left_out(log: LogFacts) -> Iterator[str]:
+    """NCCL goes on to the next device of its list (src/transport/net_ib): a job that did its work had what it needed."""
+    if name := unopened(log):
+        where = log.of("open_device")[0].where
+        yield f"the RDMA device {name} could not be opened, and NCCL went on without it ({where})"
+
+
 def devices(log: LogFacts) -> Iterator[Hypothesis]:
     """RDMA devices that are listed and cannot be opened.  Virtual functions of other containers fail as well, which does no
     harm where a device of one's own opens."""

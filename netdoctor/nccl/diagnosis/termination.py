@@ -12,7 +12,7 @@ from netdoctor.nccl.diagnosis.addresses import is_ipv6
 from netdoctor.nccl.diagnosis.final import complaint, error_of, words
 from netdoctor.nccl.diagnosis.hypothesis import Confidence, Fault, Hypothesis, author, caught
 from netdoctor.nccl.diagnosis.mends import Topic
-from netdoctor.nccl.diagnosis.outcome import summary
+from netdoctor.nccl.diagnosis.outcome import forced, summary
 from netdoctor.nccl.diagnosis.went_on import After, after, before, order, overcome
 from netdoctor.nccl.log.facts import Event, LogFacts
 from netdoctor.nccl.log.wordings import Wording
@@ -62,7 +62,7 @@ def deaths(log: LogFacts) -> Iterator[Hypothesis]:
             _FIRST,
             subject=f"rank {rank}" if rank else None,
         )
-    died = tuple(e for e in log.of("died") if not _by_its_parent(e, log.of("died")))
+    died = tuple(e for e in log.of("died") if not (_by_its_parent(e, log.of("died")) or forced(log, e)))
     killed = tuple(e for e in died if e.killed_from_outside)
     if killed:
         text, fault = "a process was killed from outside (SIGKILL): the out-of-memory killer, or a scheduler", None

@@ -289,6 +289,8 @@ def _of_all(log: LogFacts, finished: Event, e: Event) -> bool:
         d.file == e.file and e.last <= d.line < finished.last for d in log.of("died", "elastic")
     ):
         return False  # a script's last word, behind a process that died
+    if "left" in finished.data and "words" not in finished.data and Wording.RETRIES_SPENT.within(e.text):
+        return False  # NCCL gave that connection up, whereupon a process leaves
     return not {"left", "whole"} & finished.data.keys() or not kind(e.kind).ends_process
 
 

@@ -164,6 +164,7 @@ class Wording(Enum):
     IN_USE = "in use"  # EADDRINUSE
     NOT_ASSIGNABLE = "assign|no such device"  # EADDRNOTAVAIL, ENODEV
     REFUSED = "refused"  # ECONNREFUSED
+    RETRIES_SPENT = r"connect\b.{0,80} returned .{0,40}, exceeded error retry count"  # src/misc/socket.cc, ncclRemoteError
     PEER_GONE = "reset by peer|closed by peer|broken pipe"  # ECONNRESET, Gloo, EPIPE
     LOOPBACK = r"127\.|::1"
     DROPPED = "timed out|no route"  # ETIMEDOUT, EHOSTUNREACH
