@@ -44,3 +44,39 @@ def test_else_the_traceback_is_told(text: str) -> None:
 
 def test_what_work_follows_is_no_end() -> None:
     assert first(BARE + STEPS + "training finished\n").status is not Status.FAIL
+
+
+ASSERTED = 'stack.size() INTERNAL ASSERT FAILED at "../torch/csrc/p.cpp":964, please report a bug to PyTorch.\n'
+EXITS = "srun: error: c1: task 0: Exited with exit code 1\n"
+AGENT = (
+    "[2026-02-03 04:05:06,357] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 1) local_rank: 0 "
+    "(pid: 33) of binary: /v/bin/python3\n"
+)
+
+
+@pytest.mark.parametrize("end", [EXITS, AGENT, AGENT + EXITS])
+@pytest.mark.parametrize(
+    ("text", "who"),
+    [
+        pytest.param("".join(f"[c1] Rank {n}, Local Rank {n}, {ASSERTED}" for n in range(4)), "job", id="all ranks"),
+        pytest.param(f"[c1] Rank 3, Local Rank 3, {ASSERTED}", "rank 3", id="one rank"),
+        pytest.param(ASSERTED, "job", id="nobody's"),
+    ],
+)
+def test_an_assertion_of_torchs_is_the_cause(text: str, who: str, end: str) -> None:
+    found = first(STEPS + text + end)
+    assert (found.status, found.subject, "stack.size() INTERNAL ASSERT" in found.message) == (Status.FAIL, who, True)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("srun: error: c1: task 0: Segmentation fault\n", id="a signal"),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "/w/t.py", line 9, in <module>\nKeyError: 7\n' + EXITS, id="raised"
+        ),
+        pytest.param(STEPS + "training finished\n", id="it went on"),
+    ],
+)
+def test_an_assertion_before_another_end_is_not_the_cause(end: str) -> None:
+    assert not first(ASSERTED + end).message.startswith("torch's own assertion")

@@ -197,7 +197,14 @@ def _left_of_another(log: LogFacts, own: Sequence[Event]) -> bool:
 
 def _nameless(log: LogFacts, raised: Sequence[Event]) -> Iterator[Hypothesis]:
     """Where no traceback is the program's own: the line of an exception without one, or what others raised of it."""
-    if not raised and (alone := _without_traceback(log)) is not None:
+    if not raised and (asserted := _asserted(log)):
+        said = _ASSERTED.search(asserted[0].text)
+        text = "torch's own assertion failed, as the program printed without a traceback"
+        text += f"{f', {many} times' if (many := sum(e.count for e in asserted)) > 1 else ''}: {said[0] if said else ''}"
+        who = _RANK.search(asserted[0].text) if many == 1 else None
+        subject = f"rank {who[1]}" if who else whose(log, asserted)
+        yield Hypothesis("rank_died", Confidence.LIKELY_PLUS, text, asserted, _ASKED, fault=Fault.EXCEPTION, subject=subject)
+    elif not raised and (alone := _without_traceback(log)) is not None:
         text, fix, sure = "the program ended by an exception of its own, whose traceback is not in this log", READ, False
         if _REFUSED.search(alone[1]):  # the exit code with which a launcher knows its ranks says no more (argparse: 2)
             text, fix, sure = "the program refused its command line and did not start", _ARGUMENTS, True
@@ -336,6 +343,21 @@ def _plain(e: Event) -> bool:
     """A launcher's word of an exit code, as any exception leaves it: not of a signal, nor of a kill from outside."""
     ended = e.kind in {"elastic", "died"} and "signal" not in e.data and "how" not in e.data
     return ended and e.data.get("code", "1") in {"1", "2"} and not e.killed_from_outside
+
+
+_ASSERTED: Final = re.compile(r"(?:\S{1,80} )?INTERNAL ASSERT FAILED at .{1,300}")  # c10/util/Exception.h
+_RANK: Final = re.compile(r"\b[Rr]ank[ :=]{1,2}(\d{1,7})\b.{0,200}INTERNAL ASSERT")
+_ASKED: Final = Fix("see what the program asks of torch there; it is torch's own check that failed: try another version of it")
+_EXITED: Final = re.compile(r"Exited with exit code \d")  # srun's word
+
+
+def _asserted(log: LogFacts) -> tuple[Event, ...]:
+    """Assertions of torch's that a program printed, where nothing but exit codes follows: no signal, and no other fault."""
+    if any(not (_plain(e) or _EXITED.match(e.data.get("how", ""))) for e in log.above_info(*_FAILED)):
+        return ()
+    said = (e for e in sorted(log.of("trouble"), key=order) if e.data.get("what", "").startswith("INTERNAL ASSERT"))
+    told = tuple(e for e in said if after(log, e) is After.STOPPED and not (e.mild or Wording.OF_C10.within(e.text)))
+    return told if any(before(told[0], e) for e in log.of("died", "elastic") if told) else ()
 
 
 def _without_traceback(log: LogFacts) -> tuple[Event, str] | None:
