@@ -355,7 +355,7 @@ def _asserted(log: LogFacts) -> tuple[Event, ...]:
     """Assertions of torch's that a program printed, where nothing but exit codes follows: no signal, and no other fault."""
     if any(not (_plain(e) or _EXITED.match(e.data.get("how", ""))) for e in log.above_info(*_FAILED)):
         return ()
-    said = (e for e in sorted(log.of("trouble"), key=order) if e.data.get("what", "").startswith("INTERNAL ASSERT"))
+    said = (e for e in sorted(log.of("trouble"), key=order) if Wording.ASSERTED_BY_C10.within(e.data.get("what", "")))
     told = tuple(e for e in said if after(log, e) is After.STOPPED and not (e.mild or Wording.OF_C10.within(e.text)))
     return told if any(before(told[0], e) for e in log.of("died", "elastic") if told) else ()
 

@@ -48,6 +48,7 @@ class Wording(Enum):
     OF_A_CLIENT = r"^(?:requests|urllib3?|httpx|httpcore|aiohttp|huggingface_hub|openai|botocore|redis|pymongo)\."
     # a class's name by custom, and c10's own (c10/util/Exception.h, TORCH_INTERNAL_ASSERT)
     NAMES_AN_EXCEPTION = r"INTERNAL ASSERT FAILED at |(?-i:\b[A-Z]\w{0,60}(?:Error|Exception)\b\W)"
+    ASSERTED_BY_C10 = r"^INTERNAL ASSERT FAILED at "
     TRACEBACK = r"Traceback \(most recent call last\)"
     # behind a mark, a time or a logger's name
     CALLED_AN_ERROR = r"^(?:.{0,80}?[\])>:\-|\d] ?)?(?-i:(?:ERROR|FATAL|CRITICAL)\b|[Ee]rror:(?!:))"
