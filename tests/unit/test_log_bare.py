@@ -80,3 +80,25 @@ def test_an_assertion_of_torchs_is_the_cause(text: str, who: str, end: str) -> N
 )
 def test_an_assertion_before_another_end_is_not_the_cause(end: str) -> None:
     assert not first(ASSERTED + end).message.startswith("torch's own assertion")
+
+
+ACTORS = (
+    "[2026-05-09 08:42:45 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+    '  File "/w/scheduler.py", line 36, in run\n    raise RuntimeError(msg)\n'
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: 0.3\n\n"
+)
+DRIVERS = (
+    'Traceback (most recent call last):\n  File "/w/drive.py", line 282, in <module>\n    generator.pull.call(0).get()\n'
+    "monarch.supervision.SupervisionError: Endpoint call generator.pull() failed, {}\n"
+)
+
+
+def test_what_an_actor_printed_comes_before_the_word_of_its_end() -> None:
+    failed = first(ACTORS + DRIVERS.format("The actor generator and all its descendants have failed"))
+    told, _, behind = failed.message.partition("; who had started it says")
+    assert ("Not enough memory" in told, "SupervisionError" in behind) == (True, True)
+
+
+@pytest.mark.parametrize("said", ["its argument is no tensor", "no actors were asked for"])
+def test_another_exception_of_a_driver_is_its_own(said: str) -> None:
+    assert "SupervisionError" in first(ACTORS + DRIVERS.format(said)).message.partition("; ")[0]

@@ -295,11 +295,18 @@ def _outermost(raised: Sequence[Event], first: Event) -> Event:
     return last
 
 
+# monarch's SupervisionError, of an actor of which only the driver's call is told (hyperactor's supervision)
+_ACTOR_FAILED: Final = re.compile(r"(?i:\bactors?\b).{0,300}\b(?:has|have) failed\b", re.DOTALL)
+
+
 def _watched(log: LogFacts, own: Sequence[Event], first: Event) -> tuple[Event, Event | None]:
     """What a process raised last of which another one says that it is gone, where that is no more than its exit code: a server
     that prints why it cannot start, and ends itself and its children (SGLang's _execute_server_warmup)."""
-    watches = Wording.WATCHES.within(first.text)
-    said = (e for e in reversed(own) if before(e, first) and first.line - e.last <= _WATCH and not overcome(log, e))
+    of_actor = _ACTOR_FAILED.search(first.text) is not None
+    watches = Wording.WATCHES.within(first.text) or of_actor
+    others = [e for e in log.of("raised") if "file" in e.data and not echoing(e) and _ACTOR_FAILED.search(e.text) is None]
+    known = sorted((*own, *others), key=order) if of_actor else own
+    said = (e for e in reversed(known) if before(e, first) and first.line - e.last <= _WATCH and not overcome(log, e))
     told = next((e for e in said if not Wording.WATCHES.within(e.text)), None) if watches else None
     return (first, None) if told is None else (told, first)
 
